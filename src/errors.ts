@@ -1,0 +1,74 @@
+/**
+ * The one table of error codes, each with who acts next. It decides nothing else and knows no library.
+ * Verdicts: `retry` - the machine tries again; `refuse` - the caller sent something wrong, trying again is useless;
+ * `human` - nothing proceeds until a person has changed something.
+ */
+
+/** Who acts next on an error. */
+export type Verdict = 'retry' | 'refuse' | 'human';
+
+/** Every code that crosses a boundary (activity failure type, CLI output, client error). Branch on these, never on text. */
+export const ERROR_VERDICTS = {
+  /** Postgres did not answer, or the connection broke. */
+  'database-unavailable': 'retry',
+  /** The API server (or local cluster) did not answer, or answered 429 or 5xx. */
+  'cluster-unavailable': 'retry',
+  /** The Temporal frontend did not answer. */
+  'temporal-unavailable': 'retry',
+  /** The cluster refused a call: RBAC, admission, quota on objects. A person must grant or change something. */
+  'cluster-denied': 'human',
+  /** A field of ours is owned by another field manager. */
+  'apply-conflict': 'human',
+  /** An object with our name exists and is not ours; it is never touched. */
+  'foreign-object': 'human',
+  /** The cluster says the manifest itself is invalid (422, 400). */
+  'manifest-rejected': 'human',
+  /** One workspace's config is larger than one deployment may hold. */
+  'config-too-large': 'human',
+  /** No row in "Workspace" with this id. */
+  'unknown-workspace': 'refuse',
+  /** A workspace id that cannot be used (empty, over 1,000 bytes, NUL). */
+  'invalid-workspace-id': 'refuse',
+  /** A class that is none of free, dedicated, premium. */
+  'invalid-class': 'refuse',
+  /** A payment status that is empty or malformed. */
+  'invalid-payment-status': 'refuse',
+  /** "Workspace" or "Connection" is a view that cannot be written; change it at its source. */
+  'wishes-read-only': 'refuse',
+  /** The config file has problems; all are listed. */
+  'invalid-config': 'refuse',
+  /** Stored wishes that cannot be read as a wish (functions that are no array of {id, code}). */
+  'malformed-wish': 'human',
+  /** The database holds a schema newer than this program. */
+  'schema-too-new': 'refuse',
+  /** The database lacks migrations; run `berth setup`. */
+  'schema-too-old': 'refuse',
+  /** A search attribute is not registered; run `berth setup`. */
+  'missing-search-attribute': 'refuse',
+  /** A real part (binary) could not be found, downloaded or built. */
+  'part-unavailable': 'refuse',
+} as const satisfies Record<string, Verdict>;
+
+export type ErrorCode = keyof typeof ERROR_VERDICTS;
+
+/** An error somebody can act on. `message` names the thing, the value and the remedy; `details` is plain JSON. */
+export class OperatorError extends Error {
+  readonly code: ErrorCode;
+  readonly details: Readonly<Record<string, unknown>>;
+
+  constructor(code: ErrorCode, message: string, details: Readonly<Record<string, unknown>> = {}, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = 'OperatorError';
+    this.code = code;
+    this.details = details;
+  }
+
+  get verdict(): Verdict {
+    return ERROR_VERDICTS[this.code];
+  }
+}
+
+/** Ends an exhaustive switch: a value that reaches it is a bug of ours, hence a plain Error. */
+export function assertNever(value: never, what: string): never {
+  throw new Error(`unhandled ${what}: ${JSON.stringify(value)}`);
+}

@@ -1,0 +1,17 @@
+/** Which class a workspace should have. Pure; it never looks at what exists. */
+import type { Class } from './model.ts';
+
+/** Payment statuses that count as paid unless the config says otherwise (the words of common billing systems). */
+export const DEFAULT_PAID_STATUSES = ['active', 'trialing', 'past_due'] as const;
+
+/**
+ * The wanted class: a forced class wins; otherwise `dedicated` when the payment status is a paid one, else `free`.
+ * Statuses are compared exactly (case included): a status that differs in case is another status.
+ */
+export function assignClass(
+  wish: { readonly paymentStatus: string | null; readonly forcedClass: Class | null },
+  paidStatuses: readonly string[] = DEFAULT_PAID_STATUSES,
+): Class {
+  if (wish.forcedClass !== null) return wish.forcedClass;
+  return wish.paymentStatus !== null && paidStatuses.includes(wish.paymentStatus) ? 'dedicated' : 'free';
+}

@@ -56,7 +56,12 @@ export class OperatorError extends Error {
   readonly code: ErrorCode;
   readonly details: Readonly<Record<string, unknown>>;
 
-  constructor(code: ErrorCode, message: string, details: Readonly<Record<string, unknown>> = {}, cause?: unknown) {
+  constructor(
+    code: ErrorCode,
+    message: string,
+    details: Readonly<Record<string, unknown>> = {},
+    cause?: unknown,
+  ) {
     super(message, cause === undefined ? undefined : { cause });
     this.name = 'OperatorError';
     this.code = code;

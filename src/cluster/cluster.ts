@@ -47,7 +47,11 @@ export type RemoveOutcome =
   | { readonly kind: 'deleting'; readonly left: readonly string[] }
   | { readonly kind: 'foreign'; readonly object: string; readonly why: string };
 
-export type PruneOutcome = { readonly kind: 'pruned'; readonly removed: readonly string[]; readonly kept: readonly string[] };
+export type PruneOutcome = {
+  readonly kind: 'pruned';
+  readonly removed: readonly string[];
+  readonly kept: readonly string[];
+};
 
 /** One live deployment of this installation, as listed. */
 export interface DeploymentSummary {

@@ -26,7 +26,8 @@ export function ownDeploymentId(workspaceId: string): string {
 
 /** `free-<n>`: a shard's id is its deploymentId; the prefix keeps it apart from every workspace's. */
 export function shardId(index: number): string {
-  if (!Number.isSafeInteger(index) || index < 0) throw new Error(`shard index ${index} is not a whole number >= 0`);
+  if (!Number.isSafeInteger(index) || index < 0)
+    throw new Error(`shard index ${index} is not a whole number >= 0`);
   return `free-${index}`;
 }
 
@@ -57,7 +58,8 @@ export function workspaceIdProblem(workspaceId: unknown): string | null {
   let bytes = 0;
   for (const char of workspaceId) {
     const code = char.codePointAt(0) ?? 0;
-    if (code >= 0xd800 && code <= 0xdfff) return `workspace id ${JSON.stringify(workspaceId)} is not valid unicode`;
+    if (code >= 0xd800 && code <= 0xdfff)
+      return `workspace id ${JSON.stringify(workspaceId)} is not valid unicode`;
     bytes += code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
   }
   if (bytes > MAX_WORKSPACE_ID_BYTES)

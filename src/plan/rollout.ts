@@ -81,7 +81,11 @@ export function rolloutStatus(seen: Observation, wantedDigest: string): RolloutS
   if (problem !== undefined)
     return { kind: 'failing', reason: problem.reason, why: `${problem.pod}: ${problem.message}` };
   if (seen.progressDeadlineExceeded)
-    return { kind: 'failing', reason: 'ProgressDeadlineExceeded', why: `${seen.deploymentId} made no progress in time` };
+    return {
+      kind: 'failing',
+      reason: 'ProgressDeadlineExceeded',
+      why: `${seen.deploymentId} made no progress in time`,
+    };
   // Zero replicas serve nobody: absence is never success.
   if (desiredReplicas < 1) return { kind: 'rolling', why: 'scaled to 0 replicas' };
 

@@ -52,7 +52,8 @@ export function sha256Hex(text: string): string {
   for (let block = 0; block < message.length; block += 64) {
     for (let i = 0; i < 16; i++) {
       const j = block + i * 4;
-      w[i] = (at(message, j) << 24) | (at(message, j + 1) << 16) | (at(message, j + 2) << 8) | at(message, j + 3);
+      w[i] =
+        (at(message, j) << 24) | (at(message, j + 1) << 16) | (at(message, j + 2) << 8) | at(message, j + 3);
     }
     for (let i = 16; i < 64; i++) {
       const x = at(w, i - 15);

@@ -73,7 +73,9 @@ export function checkTiming(input: TimingInput): TimingResult {
     } else if (value < 0 || (value === 0 && !MAY_BE_ZERO.has(name))) {
       problems.push(`timing.${name} is ${value} ms; it must be greater than 0`);
     } else if (value > ABSURD_MS) {
-      problems.push(`timing.${name} is ${value} ms, over the limit of ${ABSURD_MS} ms (24 h); was another unit meant?`);
+      problems.push(
+        `timing.${name} is ${value} ms, over the limit of ${ABSURD_MS} ms (24 h); was another unit meant?`,
+      );
     }
   }
   if (problems.length > 0) return { ok: false, problems };
@@ -81,7 +83,8 @@ export function checkTiming(input: TimingInput): TimingResult {
   const settleMs = input.longestRequestMs + input.clockSkewMs;
   const stalenessMs = input.maxSnapshotAgeMs + settleMs;
   const atLeast = (left: string, leftMs: number, right: string, rightMs: number, remedy: string) => {
-    if (leftMs < rightMs) problems.push(`${left} (${leftMs} ms) is below ${right} (${rightMs} ms); ${remedy}`);
+    if (leftMs < rightMs)
+      problems.push(`${left} (${leftMs} ms) is below ${right} (${rightMs} ms); ${remedy}`);
   };
   atLeast(
     'timing.handoffDelayMs',

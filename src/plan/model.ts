@@ -42,13 +42,13 @@ export interface Wish {
   readonly connections: readonly ConnectionWish[];
 }
 
-/** A row of "FunctionsServer" in the shape that crosses into history. */
+/** A row of "FunctionsServer" in the shape that crosses into history: the two arrays as one digest. */
 export interface Route {
   readonly class: Class;
   /** Null: the workspace has no functions, so no server is needed. */
   readonly deploymentId: string | null;
-  readonly connections: readonly string[];
-  readonly emptyConnections: readonly string[];
+  /** See `ObservedWish.arraysDigest`. */
+  readonly arraysDigest: string;
   /** When the route last became continuously routable. */
   readonly createdAtMs: number;
   /** From then on no router chooses this route while another live one exists. Null: not shutting down. */
@@ -56,26 +56,20 @@ export interface Route {
   readonly deleted: boolean;
 }
 
-/** A workspace's place in a shard: the stored fact of section 8. */
-export interface Membership {
-  readonly shardId: string;
-  /**
-   * joining: asked for, no finished rollout has included it yet. joined: a finished rollout includes it.
-   * leaving: asked to go, the running config may still include it. left: a rollout that excludes it has begun.
-   */
-  readonly state: 'joining' | 'joined' | 'leaving' | 'left';
-  /** Digest of the workspace's config in the last finished rollout that included it; null before that. */
-  readonly servedDigest: string | null;
-}
-
-/** What is remembered of a workspace's own deployment. The record outlives the objects. */
-export interface OwnDeployment {
+/** Which deployment serves, or is about to serve, the workspace. The record outlives the objects. */
+export interface Side {
   readonly deploymentId: string;
-  /** Class whose resources were applied last. */
-  readonly class: OwnClass;
-  /** applying: objects may exist and are not proven. serving: a full rollout was seen. deleting: objects are going. */
-  readonly state: 'applying' | 'serving' | 'deleting';
-  /** Digest of the workspace's config that a full rollout serves; null before the first. */
+  readonly kind: 'own' | 'shard';
+  /** Class whose resources were applied last; `free` for a shard. */
+  readonly class: Class;
+  /**
+   * joining: asked for, no full rollout has included it yet. serving: a full rollout includes it.
+   * leaving: asked to go; it may still be served. left: a shard's rollout that excludes it has begun.
+   */
+  readonly state: 'joining' | 'serving' | 'leaving' | 'left';
+  /** A route has named this side at some time, so somebody may have to be waited for before it lets go. */
+  readonly routed: boolean;
+  /** Digest of the workspace's config in the last full rollout; null before the first. */
   readonly servedDigest: string | null;
 }
 
@@ -84,14 +78,13 @@ export interface Observed {
   readonly workspaceId: string;
   /** The database's now(). */
   readonly nowMs: number;
-  /** Null: no row in "Workspace" (never seen, or purged): treated as deleted only if `routes` is not empty. */
+  /** Null: "Workspace" has no such row. */
   readonly wish: ObservedWish | null;
   readonly routes: readonly Route[];
-  readonly membership: Membership | null;
-  readonly own: OwnDeployment | null;
+  readonly sides: readonly Side[];
 }
 
-/** A wish reduced to what planning needs; code bodies never cross into history. */
+/** A wish reduced to what planning needs; code never crosses into history. */
 export interface ObservedWish {
   readonly wantedClass: Class;
   readonly deleted: boolean;
@@ -99,6 +92,6 @@ export interface ObservedWish {
   readonly hasFunctions: boolean;
   /** Digest of the live connections with their functions. */
   readonly configDigest: string;
-  /** Digest of the two arrays that the live route should show (ids only), so that edits of code alone do not touch routes. */
+  /** Digest of what the two arrays of the live route should be: an edit of code alone does not touch routes. */
   readonly arraysDigest: string;
 }

@@ -1,0 +1,117 @@
+/**
+ * The connection to Postgres: one pool, one kysely over it, one configured schema. It holds no query of its own but the
+ * helpers every noun uses, and translates a lost database into `database-unavailable`.
+ */
+import { Kysely, PostgresDialect, type Transaction, sql } from 'kysely';
+import pg from 'pg';
+import { OperatorError } from '../errors.ts';
+import type { BerthSchema } from './schema.ts';
+
+export interface DatabaseOptions {
+  readonly connectionString: string;
+  /** Schema that holds all tables. */
+  readonly schema?: string;
+  /** Most connections at once. Larger: more concurrent steps. Smaller: spares the server. */
+  readonly poolSize?: number;
+  /** Longest time one statement may take, so that a lock never holds a step for ever. */
+  readonly statementTimeoutMs?: number;
+}
+
+export interface Database {
+  readonly kysely: Kysely<BerthSchema>;
+  readonly pool: pg.Pool;
+  readonly schema: string;
+  /** Ends all connections. A second call does nothing. */
+  close(): Promise<void>;
+}
+
+export type Tx = Transaction<BerthSchema>;
+
+/** Opens the pool; connects lazily, so call `ping` to know whether the database is there. */
+export function openDatabase(options: DatabaseOptions): Database {
+  const schema = options.schema ?? 'public';
+  const pool = new pg.Pool({
+    connectionString: options.connectionString,
+    max: options.poolSize ?? 20,
+    connectionTimeoutMillis: 5_000,
+    statement_timeout: options.statementTimeoutMs ?? 30_000,
+    application_name: 'berth',
+  });
+  // Race: an idle connection may be cut by the server at any time; the pool replaces it on the next query.
+  pool.on('error', () => {});
+  const kysely = new Kysely<BerthSchema>({ dialect: new PostgresDialect({ pool }) }).withSchema(schema);
+  let closing: Promise<void> | undefined;
+  return {
+    kysely,
+    pool,
+    schema,
+    close() {
+      closing ??= kysely.destroy();
+      return closing;
+    },
+  };
+}
+
+/** The connection string for messages: without its password. */
+export function withoutPassword(connectionString: string): string {
+  try {
+    const url = new URL(connectionString);
+    if (url.password !== '') url.password = '***';
+    return url.toString();
+  } catch {
+    return '(connection string that is no URL)';
+  }
+}
+
+/** Fails with `database-unavailable`, naming the address, when Postgres does not answer. */
+export async function ping(database: Database, connectionString: string): Promise<void> {
+  try {
+    await sql`select 1`.execute(database.kysely);
+  } catch (error) {
+    throw new OperatorError(
+      'database-unavailable',
+      `Postgres at ${withoutPassword(connectionString)} does not answer (${describe(error)}); check DATABASE_URL and that the server runs`,
+      {},
+      error,
+    );
+  }
+}
+
+/** SQLSTATE classes and socket errors that mean "the server, not the statement": worth another try. */
+const UNAVAILABLE_STATES = /^(08|53|57P|40001|40P01|55P03|57014)/;
+const SOCKET_CODES = new Set(['ECONNREFUSED', 'ECONNRESET', 'ETIMEDOUT', 'EPIPE', 'ENOTFOUND', 'EAI_AGAIN', 'ENOENT']);
+
+/** True when trying the same statement again later may succeed. */
+export function isUnavailable(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const code = (error as { code?: unknown }).code;
+  if (typeof code === 'string') return SOCKET_CODES.has(code) || UNAVAILABLE_STATES.test(code);
+  return /terminated|timeout exceeded|Connection terminated|not queryable/i.test(error.message);
+}
+
+function describe(error: unknown): string {
+  if (error instanceof AggregateError && error.message === '')
+    return error.errors.map((e) => (e instanceof Error ? e.message : String(e))).join('; ');
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** Runs `work` in one transaction and translates a lost database; the commit is the last thing that happens. */
+export async function inTransaction<T>(database: Database, work: (tx: Tx) => Promise<T>): Promise<T> {
+  return guarded(() => database.kysely.transaction().execute(work));
+}
+
+/** Translates a lost database into an OperatorError; lets everything else through. */
+export async function guarded<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (isUnavailable(error))
+      throw new OperatorError('database-unavailable', `Postgres: ${describe(error)}`, {}, error);
+    throw error;
+  }
+}
+
+/** A table of the configured schema inside a raw statement. */
+export function table(database: Database, name: keyof BerthSchema) {
+  return sql.id(database.schema, name);
+}

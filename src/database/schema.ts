@@ -1,0 +1,83 @@
+/** Types of the tables, as kysely sees them. One noun: the schema. It runs nothing. Written in migrations/. */
+import type { Generated } from 'kysely';
+import type { Class, FunctionCode } from '../plan/model.ts';
+
+/** "FunctionsServer": where routers may send a workspace's events. */
+export interface RouteTable {
+  workspaceId: string;
+  class: string;
+  deploymentId: string | null;
+  connections: string[] | null;
+  emptyConnections: string[] | null;
+  createdAt: Generated<Date>;
+  updatedAt: Date | null;
+  shutdownAt: Date | null;
+  deleted: Generated<boolean | null>;
+}
+
+/** "Workspace": a wish. May be a view. */
+export interface WorkspaceTable {
+  workspaceId: string;
+  paymentStatus: string | null;
+  forcedClass: string | null;
+  updatedAt: Generated<Date>;
+  deleted: Generated<boolean | null>;
+}
+
+/** "Connection": a wish. May be a view. */
+export interface ConnectionTable {
+  connectionId: string;
+  workspaceId: string;
+  functions: FunctionCode[];
+  updatedAt: Generated<Date>;
+  deleted: Generated<boolean | null>;
+}
+
+export interface ShardTable {
+  shard_id: string;
+  shard_index: number;
+  rollout_seq: Generated<string>;
+  finished_seq: Generated<string>;
+  config_digest: string | null;
+  started_at: Date | null;
+  finished_at: Date | null;
+}
+
+export interface SideTable {
+  workspace_id: string;
+  deployment_id: string;
+  kind: 'own' | 'shard';
+  class: Class;
+  state: 'joining' | 'serving' | 'leaving' | 'left';
+  routed: Generated<boolean>;
+  wants_route: Generated<boolean>;
+  rendered_seq: string | null;
+  rendered_digest: string | null;
+  rendered_connections: string[] | null;
+  rendered_empty: string[] | null;
+  rendered_bytes: number | null;
+  served_digest: string | null;
+  served_connections: string[] | null;
+  served_empty: string[] | null;
+  created_at: Generated<Date>;
+  updated_at: Generated<Date>;
+}
+
+export interface EventTable {
+  event_id: Generated<string>;
+  workspace_id: string;
+  transition: string;
+  phase: string;
+  what: string;
+  detail: Generated<Record<string, unknown>>;
+  at: Generated<Date>;
+}
+
+export interface BerthSchema {
+  FunctionsServer: RouteTable;
+  Workspace: WorkspaceTable;
+  Connection: ConnectionTable;
+  berth_shard: ShardTable;
+  berth_side: SideTable;
+  berth_event: EventTable;
+}

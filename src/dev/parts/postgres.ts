@@ -18,7 +18,8 @@ import { type Environment, inheritedEnvironment } from '../../env.ts';
 import { type ReservedPort, reservePort } from './ports.ts';
 import { message, type Progress } from './progress.ts';
 import { untilReady } from './ready.ts';
-import { type Exit, makeTempDir, type Supervised, startChild, stopAll, type TempDir } from './supervise.ts';
+import { type Restartable, restartable } from './restartable.ts';
+import { type Exit, makeTempDir, startChild, stopAll, type TempDir } from './supervise.ts';
 
 const run = promisify(execFile);
 
@@ -99,7 +100,7 @@ async function startEmbedded({ progress, database = 'berth', tempDir }: Postgres
   const parent = tempDir ?? (user === undefined || (await openToAll(tmpdir())) ? tmpdir() : '/tmp');
   const dir = await makeTempDir('postgres', parent);
   let reserved: ReservedPort | undefined;
-  let server: Server | undefined;
+  let server: Restartable | undefined;
   const stop = async () => {
     await stopAll([() => dir.remove(), async () => reserved?.release(), async () => server?.stop()]);
   };
@@ -109,7 +110,7 @@ async function startEmbedded({ progress, database = 'berth', tempDir }: Postgres
     reserved = await reservePort();
     const { port } = reserved;
     const admin = `postgres://postgres:${password}@127.0.0.1:${port}/postgres`;
-    server = new Server({ home, data: join(dir.path, 'data'), port, admin, user });
+    server = serverOf({ home, data: join(dir.path, 'data'), port, admin, user });
     await server.start();
     const running = server;
     if (database !== 'postgres') await createDatabase(admin, database);
@@ -140,50 +141,30 @@ interface User {
   readonly gid: number;
 }
 
-/** One data folder's server, which may be started and stopped many times. */
-class Server {
-  /** Settles when the server ends though nobody stopped it. */
-  readonly died: Promise<Exit>;
-  #child: Supervised | undefined;
-  #announceDeath: (exit: Exit) => void = () => {};
-  readonly #at: { home: string; data: string; port: number; admin: string; user: User | undefined };
-
-  constructor(at: { home: string; data: string; port: number; admin: string; user: User | undefined }) {
-    this.#at = at;
-    this.died = new Promise((resolve) => {
-      this.#announceDeath = resolve;
-    });
-  }
-
-  async start(): Promise<void> {
-    const { home, data, port, admin, user } = this.#at;
-    const child = await startChild({
-      name: 'postgres',
-      command: join(home, 'bin', 'postgres'),
-      args: ['-D', data, '-p', String(port), ...settings.flatMap((setting) => ['-c', setting])],
-      // An immediate shutdown: no waiting for clients, and unlike SIGKILL it releases the shared memory.
-      stopSignal: 'SIGQUIT',
-      orphanSignal: 'SIGQUIT',
-      ...user,
-    });
-    this.#child = child;
-    void child.exited.then((exit) => {
-      if (!exit.expected) this.#announceDeath(exit);
-    });
-    await untilReady(child, {
-      probe: async () => {
-        const [row] = await query(admin, 'show data_directory');
-        // The folder tells our server from a stranger that took the port.
-        if (row?.['data_directory'] !== data) throw new Error(`port ${port} belongs to another Postgres`);
-      },
-      timeoutMs: 60_000,
-      remedy: 'Set DATABASE_URL to use another Postgres.',
-    });
-  }
-
-  async stop(): Promise<void> {
-    await this.#child?.stop();
-  }
+/** The server of one data folder. */
+function serverOf(at: { home: string; data: string; port: number; admin: string; user: User | undefined }) {
+  return restartable(
+    () =>
+      startChild({
+        name: 'the embedded Postgres',
+        command: join(at.home, 'bin', 'postgres'),
+        args: ['-D', at.data, '-p', String(at.port), ...settings.flatMap((setting) => ['-c', setting])],
+        // An immediate shutdown: no waiting for clients, and unlike SIGKILL it releases the shared memory.
+        stopSignal: 'SIGQUIT',
+        orphanSignal: 'SIGQUIT',
+        ...at.user,
+      }),
+    (child) =>
+      untilReady(child, {
+        probe: async () => {
+          const [row] = await query(at.admin, 'show data_directory');
+          // The folder tells our server from a stranger that took the port.
+          if (row?.['data_directory'] !== at.data) throw new Error(`port ${at.port} is another Postgres's`);
+        },
+        timeoutMs: 60_000,
+        remedy: 'Set DATABASE_URL to use another Postgres.',
+      }),
+  );
 }
 
 /** Each one buys speed in tests; none loses a commit while the machine itself stays up. */

@@ -1,4 +1,5 @@
 /** Waits until a child that was started answers. It only asks; ending a child that never answers is the caller's. */
+import { createConnection } from 'node:net';
 import { message } from './progress.ts';
 import type { Supervised } from './supervise.ts';
 
@@ -28,5 +29,17 @@ export async function untilReady(child: Supervised, { probe, timeoutMs, remedy }
       );
     }
     await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, 50))]);
+  }
+}
+
+/** Resolves when something listens on the loopback port, rejects when nothing does. */
+export async function connects(port: number): Promise<void> {
+  const socket = createConnection({ host: '127.0.0.1', port });
+  try {
+    await new Promise<void>((resolve, reject) => {
+      socket.once('connect', resolve).once('error', reject);
+    });
+  } finally {
+    socket.destroy();
   }
 }

@@ -8,7 +8,7 @@ import { type Environment, inheritedEnvironment } from '../../env.ts';
 import { goBuild, prints, type Recipe, resolveBinary, temporalDownload } from './binaries.ts';
 import { type ReservedPort, reservePort } from './ports.ts';
 import { message, type Progress } from './progress.ts';
-import { untilReady } from './ready.ts';
+import { connects, untilReady } from './ready.ts';
 import { type Restartable, restartable } from './restartable.ts';
 import { type Exit, startChild, stopAll } from './supervise.ts';
 
@@ -134,10 +134,17 @@ async function startOwn(options: TemporalOptions): Promise<Temporal> {
       ...['--disable-config-file', '--disable-config-env'],
     ];
     server = restartable(
-      () => startChild({ name: 'temporal', command: path, args, env: inheritedEnvironment() }),
+      () =>
+        // It waits for open connections; a client that nobody closed must not hold up everything else for long.
+        startChild({ name: 'temporal', command: path, args, env: inheritedEnvironment(), graceMs: 3_000 }),
       (child) =>
         untilReady(child, {
-          probe: () => answers({ address }, namespace),
+          probe: async () => {
+            // Cheaper than a gRPC channel, which sleeps a second after its first failure.
+            await connects(Number(port));
+            await answers({ address }, namespace);
+            if (ui) await uiAnswers(uiPort);
+          },
           timeoutMs: 120_000,
           remedy: 'Set TEMPORAL_ADDRESS to use another server.',
         }),
@@ -182,6 +189,11 @@ async function answers(options: ConnectionOptions, namespace: string): Promise<v
   } finally {
     await connection.close();
   }
+}
+
+async function uiAnswers(port: string | undefined): Promise<void> {
+  const { status } = await fetch(`http://127.0.0.1:${port}/api/v1/namespaces`);
+  if (status !== 200) throw new Error(`the web UI answers ${status}`);
 }
 
 /** gRPC's status: the history service looked, and there is no such workflow. */

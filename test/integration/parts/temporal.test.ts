@@ -1,10 +1,10 @@
 import { access, mkdtemp, rm } from 'node:fs/promises';
-import { createConnection } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Client, Connection } from '@temporalio/client';
 import { describe, expect, it } from 'vitest';
 import { silent } from '../../../src/dev/parts/progress.ts';
+import { connects } from '../../../src/dev/parts/ready.ts';
 import { startTemporal } from '../../../src/dev/parts/temporal.ts';
 import { readEnvironment } from '../../../src/env.ts';
 
@@ -20,14 +20,11 @@ async function withClient<T>(address: string, use: (client: Client) => Promise<T
   }
 }
 
-function refuses(address: string): Promise<boolean> {
-  const [host, port] = address.split(':');
-  return new Promise((resolve) => {
-    const socket = createConnection({ host: host ?? '', port: Number(port) });
-    socket.once('connect', () => resolve(false)).once('error', () => resolve(true));
-    socket.once('close', () => socket.destroy());
-  });
-}
+const refuses = (address: string) =>
+  connects(Number(address.split(':')[1])).then(
+    () => false,
+    () => true,
+  );
 
 describe('own Temporal server', () => {
   it(

@@ -8,6 +8,11 @@ import type { ConnectionWish } from './model.ts';
 export const MAX_PART_BYTES = 900 * 1024;
 /** About 90 MB compressed: more, and loading takes a pod minutes. Smaller shards are the remedy, not more parts. */
 export const MAX_PARTS = 100;
+/**
+ * Functions repeated over many workspaces compress a thousandfold; a server must still hold the text of a part, and
+ * V8 no string above 512 Mi units. 48 Mi units are at most 144 MiB of UTF-8.
+ */
+export const MAX_PART_TEXT_UNITS = 48 * 1024 * 1024;
 /** What `part` and `parts` may add to a body after its size was judged. */
 const HEADROOM_BYTES = 256;
 
@@ -79,6 +84,18 @@ export function canonicalText(workspaces: PartBody['workspaces']): string {
   return JSON.stringify(workspaces);
 }
 
+export interface PartLimits {
+  readonly maxPartBytes: number;
+  readonly maxPartTextUnits: number;
+  readonly maxParts: number;
+}
+
+const DEFAULT_LIMITS: PartLimits = {
+  maxPartBytes: MAX_PART_BYTES,
+  maxPartTextUnits: MAX_PART_TEXT_UNITS,
+  maxParts: MAX_PARTS,
+};
+
 /** One connection (or a workspace without any): the smallest thing that can be moved to another part. */
 interface Unit {
   readonly workspaceId: string;
@@ -95,12 +112,9 @@ export function planParts(
   workspaces: PartBody['workspaces'],
   digest: string,
   sizeOf: (body: string) => number,
-  limits: { readonly maxPartBytes: number; readonly maxParts: number } = {
-    maxPartBytes: MAX_PART_BYTES,
-    maxParts: MAX_PARTS,
-  },
+  limits: PartLimits = DEFAULT_LIMITS,
 ): PartsPlan {
-  const units: Unit[] = workspaces.flatMap(({ workspaceId, connections }) =>
+  const units: Unit[] = workspaces.flatMap(({ workspaceId, connections }): Unit[] =>
     connections.length === 0
       ? [{ workspaceId, connection: null, weight: workspaceId.length }]
       : connections.map((connection) => ({
@@ -114,14 +128,16 @@ export function planParts(
   // A stack rather than recursion keeps the order: the left half is on top.
   const pending: Unit[][] = [units];
   for (let group = pending.pop(); group !== undefined; group = pending.pop()) {
-    const bytes = sizeOf(bodyText(group, digest, 0, 1));
-    if (bytes <= limitBytes) {
+    const fitsAsText = weightOf(group) <= limits.maxPartTextUnits;
+    // Order: text first, since a body that is too long cannot even be built.
+    const bytes = fitsAsText || group.length === 1 ? sizeOf(bodyText(group, digest, 0, 1)) : null;
+    if (fitsAsText && bytes !== null && bytes <= limitBytes) {
       groups.push(group);
       continue;
     }
     const [only] = group;
     if (only === undefined) throw new Error(`an empty part takes ${bytes} bytes, more than ${limitBytes}`);
-    if (group.length === 1)
+    if (bytes !== null && group.length === 1)
       return {
         kind: 'config-too-large',
         workspaceId: only.workspaceId,
@@ -161,9 +177,13 @@ function bodyText(units: readonly Unit[], digest: string, part: number, parts: n
   return JSON.stringify(body);
 }
 
+function weightOf(group: readonly Unit[]): number {
+  return group.reduce((sum, unit) => sum + unit.weight, 0);
+}
+
 /** Two halves of about equal weight, neither empty. */
 function halve(group: readonly Unit[]): [Unit[], Unit[]] {
-  const half = group.reduce((sum, unit) => sum + unit.weight, 0) / 2;
+  const half = weightOf(group) / 2;
   let sum = 0;
   let at = 0;
   while (at < group.length - 1 && sum + (group[at]?.weight ?? 0) <= half) sum += group[at++]?.weight ?? 0;

@@ -89,8 +89,10 @@ create table berth_side (
   routed boolean not null default false,
   -- The shard's rollout may record the free route in bulk.
   wants_route boolean not null default false,
-  -- What the newest rollout of the deployment contains for this workspace; seq is the shard's rollout.
+  -- What the newest rollout of the deployment contains for this workspace; seq is the shard's rollout, template the
+  -- digest of the deployment's whole config.
   rendered_seq bigint,
+  rendered_template text,
   rendered_digest text,
   rendered_connections text[],
   rendered_empty text[],

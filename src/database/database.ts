@@ -2,7 +2,7 @@
  * The connection to Postgres: one pool, one kysely over it, one configured schema. It holds no query of its own but the
  * helpers every noun uses, and translates a lost database into `database-unavailable`.
  */
-import { Kysely, PostgresDialect, type Transaction, sql } from 'kysely';
+import { Kysely, PostgresDialect, type RawBuilder, sql, type Transaction } from 'kysely';
 import pg from 'pg';
 import { OperatorError } from '../errors.ts';
 import type { BerthSchema } from './schema.ts';
@@ -25,7 +25,11 @@ export interface Database {
   close(): Promise<void>;
 }
 
-export type Tx = Transaction<BerthSchema>;
+/** One open transaction: the query builder, and the tables' qualified names for raw statements. */
+export interface Tx {
+  readonly q: Transaction<BerthSchema>;
+  table(name: keyof BerthSchema): RawBuilder<unknown>;
+}
 
 /** Opens the pool; connects lazily, so call `ping` to know whether the database is there. */
 export function openDatabase(options: DatabaseOptions): Database {
@@ -79,7 +83,15 @@ export async function ping(database: Database, connectionString: string): Promis
 
 /** SQLSTATE classes and socket errors that mean "the server, not the statement": worth another try. */
 const UNAVAILABLE_STATES = /^(08|53|57P|40001|40P01|55P03|57014)/;
-const SOCKET_CODES = new Set(['ECONNREFUSED', 'ECONNRESET', 'ETIMEDOUT', 'EPIPE', 'ENOTFOUND', 'EAI_AGAIN', 'ENOENT']);
+const SOCKET_CODES = new Set([
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'ETIMEDOUT',
+  'EPIPE',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'ENOENT',
+]);
 
 /** True when trying the same statement again later may succeed. */
 export function isUnavailable(error: unknown): boolean {
@@ -95,9 +107,21 @@ function describe(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Runs `work` in one transaction and translates a lost database; the commit is the last thing that happens. */
-export async function inTransaction<T>(database: Database, work: (tx: Tx) => Promise<T>): Promise<T> {
-  return guarded(() => database.kysely.transaction().execute(work));
+/**
+ * Runs `work` in one transaction and translates a lost database; the commit is the last thing that happens.
+ * `snapshot`: all reads see one instant, and nothing is written.
+ */
+export async function inTransaction<T>(
+  database: Database,
+  work: (tx: Tx) => Promise<T>,
+  mode: 'write' | 'snapshot' = 'write',
+): Promise<T> {
+  const transaction = database.kysely.transaction();
+  const set =
+    mode === 'snapshot'
+      ? transaction.setIsolationLevel('repeatable read').setAccessMode('read only')
+      : transaction;
+  return guarded(() => set.execute((q) => work({ q, table: (name) => sql.id(database.schema, name) })));
 }
 
 /** Translates a lost database into an OperatorError; lets everything else through. */
@@ -109,9 +133,4 @@ export async function guarded<T>(work: () => Promise<T>): Promise<T> {
       throw new OperatorError('database-unavailable', `Postgres: ${describe(error)}`, {}, error);
     throw error;
   }
-}
-
-/** A table of the configured schema inside a raw statement. */
-export function table(database: Database, name: keyof BerthSchema) {
-  return sql.id(database.schema, name);
 }

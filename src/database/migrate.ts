@@ -121,8 +121,15 @@ async function applyOne(client: pg.ClientBase, schema: string, migration: Migrat
   }
 }
 
-async function withClient<T>(connectionString: string, work: (client: pg.ClientBase) => Promise<T>): Promise<T> {
-  const client = new pg.Client({ connectionString, connectionTimeoutMillis: 5_000, application_name: 'berth setup' });
+async function withClient<T>(
+  connectionString: string,
+  work: (client: pg.ClientBase) => Promise<T>,
+): Promise<T> {
+  const client = new pg.Client({
+    connectionString,
+    connectionTimeoutMillis: 5_000,
+    application_name: 'berth setup',
+  });
   await client.connect();
   try {
     return await work(client);

@@ -52,6 +52,7 @@ export interface SideTable {
   routed: Generated<boolean>;
   wants_route: Generated<boolean>;
   rendered_seq: string | null;
+  rendered_template: string | null;
   rendered_digest: string | null;
   rendered_connections: string[] | null;
   rendered_empty: string[] | null;

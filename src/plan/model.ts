@@ -94,4 +94,6 @@ export interface ObservedWish {
   readonly configDigest: string;
   /** Digest of what the two arrays of the live route should be: an edit of code alone does not touch routes. */
   readonly arraysDigest: string;
+  /** A forced class in the table that is none of the classes; null when sound. Nothing moves until it is mended. */
+  readonly invalidClass: string | null;
 }

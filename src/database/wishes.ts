@@ -1,0 +1,165 @@
+/**
+ * Reads the wishes, and writes them where they are Berth's own tables. A wish that cannot be read as one never stops
+ * the other workspaces: its problem travels with it.
+ */
+import { sql } from 'kysely';
+import { OperatorError } from '../errors.ts';
+import { type Class, type ConnectionWish, type FunctionCode, isClass, type Wish } from '../plan/model.ts';
+import { type Database, inTransaction, type Tx } from './database.ts';
+
+/** A wish with what is wrong about it; both are empty or null for a sound one. */
+export interface StoredWish extends Wish {
+  /** A forced class that is none: nothing moves until it is mended. */
+  readonly invalidClass: string | null;
+  /** Live connections whose functions are no array of {id, code}; each is served as an error that says so. */
+  readonly malformedConnections: readonly string[];
+}
+
+/** Wishes of the named workspaces; one without a row in "Workspace" is absent from the answer. */
+export async function readWishes(
+  tx: Tx,
+  workspaceIds: readonly string[],
+): Promise<ReadonlyMap<string, StoredWish>> {
+  if (workspaceIds.length === 0) return new Map();
+  const ids = [...workspaceIds];
+  const workspaces = await tx.q
+    .selectFrom('Workspace')
+    .select(['workspaceId', 'paymentStatus', 'forcedClass', 'deleted'])
+    .where('workspaceId', 'in', ids)
+    .execute();
+  const connections = await tx.q
+    .selectFrom('Connection')
+    .select(['workspaceId', 'connectionId', 'functions'])
+    .where('workspaceId', 'in', ids)
+    .where((eb) => eb.or([eb('deleted', '=', false), eb('deleted', 'is', null)]))
+    .orderBy('connectionId')
+    .execute();
+  const byWorkspace = Map.groupBy(connections, (row) => row.workspaceId);
+  return new Map(
+    workspaces.map((row) => {
+      const parsed = (byWorkspace.get(row.workspaceId) ?? []).map(parseConnection);
+      const forced = row.forcedClass === '' ? null : row.forcedClass;
+      return [
+        row.workspaceId,
+        {
+          workspaceId: row.workspaceId,
+          paymentStatus: row.paymentStatus,
+          forcedClass: isClass(forced) ? forced : null,
+          invalidClass: forced === null || isClass(forced) ? null : forced,
+          deleted: row.deleted === true,
+          connections: parsed.map((c) => c.wish),
+          malformedConnections: parsed.filter((c) => c.malformed).map((c) => c.wish.connectionId),
+        },
+      ];
+    }),
+  );
+}
+
+/**
+ * What a functions server must hold for a workspace: the live connections and those deleted so recently that a router
+ * with an old table may still send to them ("add before use, remove after disuse").
+ */
+export async function readServedConnections(
+  tx: Tx,
+  workspaceIds: readonly string[],
+  keepDeletedMs: number,
+): Promise<ReadonlyMap<string, readonly ConnectionWish[]>> {
+  if (workspaceIds.length === 0) return new Map();
+  const rows = await tx.q
+    .selectFrom('Connection as c')
+    .select(['c.workspaceId', 'c.connectionId', 'c.functions'])
+    .where('c.workspaceId', 'in', [...workspaceIds])
+    .where((eb) =>
+      eb.or([
+        eb('c.deleted', '=', false),
+        eb('c.deleted', 'is', null),
+        // A route updated lately may be what stopped naming the connection: its age counts too.
+        sql<boolean>`greatest(c."updatedAt", (
+          select max(r."updatedAt") from ${tx.table('FunctionsServer')} r
+          where r."workspaceId" = c."workspaceId"
+        )) > now() - make_interval(secs => ${keepDeletedMs / 1000})`,
+        sql<boolean>`exists (
+          select from ${tx.table('FunctionsServer')} r
+          where r."workspaceId" = c."workspaceId" and r."deleted" is not true
+            and (c."connectionId" = any (r."connections") or c."connectionId" = any (r."emptyConnections"))
+        )`,
+      ]),
+    )
+    .orderBy('c.workspaceId')
+    .orderBy('c.connectionId')
+    .execute();
+  const grouped = Map.groupBy(rows, (row) => row.workspaceId);
+  return new Map(
+    workspaceIds.map((id) => [id, (grouped.get(id) ?? []).map((row) => parseConnection(row).wish)]),
+  );
+}
+
+function parseConnection(row: { connectionId: string; functions: unknown }): {
+  wish: ConnectionWish;
+  malformed: boolean;
+} {
+  const functions = parseFunctions(row.functions);
+  if (functions !== null) return { wish: { connectionId: row.connectionId, functions }, malformed: false };
+  const text = JSON.stringify(
+    `functions of connection ${row.connectionId} are malformed: "Connection"."functions" must be an array of {id, code}`,
+  );
+  const code = `export default function () { throw new Error(${text}); }`;
+  return {
+    wish: { connectionId: row.connectionId, functions: [{ id: 'malformed', code }] },
+    malformed: true,
+  };
+}
+
+function parseFunctions(value: unknown): FunctionCode[] | null {
+  if (value === null) return [];
+  if (!Array.isArray(value)) return null;
+  const sound = value.every(
+    (f) => typeof f === 'object' && f !== null && typeof f.id === 'string' && typeof f.code === 'string',
+  );
+  return sound ? value.map((f) => ({ id: f.id, code: f.code })) : null;
+}
+
+/** A change of a wish; an absent field stays as it is. */
+export interface WishChange {
+  readonly paymentStatus?: string | null;
+  readonly forcedClass?: Class | null;
+  readonly deleted?: boolean;
+}
+
+export type WishOutcome = { readonly kind: 'recorded' } | { readonly kind: 'unchanged' };
+
+/**
+ * Writes a wish; creates the workspace's row when there is none.
+ * Retry: the same change again is `unchanged`. Refuses with `wishes-read-only` when "Workspace" is no table.
+ */
+export async function recordWish(
+  database: Database,
+  workspaceId: string,
+  change: WishChange,
+): Promise<WishOutcome> {
+  return inTransaction(database, async (tx) => {
+    const relation = await sql<{ kind: string }>`
+      select c.relkind as kind from pg_class c join pg_namespace n on n.oid = c.relnamespace
+      where n.nspname = ${database.schema} and c.relname = 'Workspace'`.execute(tx.q);
+    const kind = relation.rows[0]?.kind;
+    if (kind !== 'r' && kind !== 'p')
+      throw new OperatorError(
+        'wishes-read-only',
+        `"Workspace" in schema ${database.schema} is no table, so Berth does not write it; change ${workspaceId} at its source`,
+        { workspaceId },
+      );
+    const set = <K extends keyof WishChange>(key: K) => change[key] !== undefined;
+    const result = await sql`
+      insert into ${tx.table('Workspace')} as w ("workspaceId", "paymentStatus", "forcedClass", "deleted")
+      values (${workspaceId}, ${change.paymentStatus ?? null}, ${change.forcedClass ?? null}, ${change.deleted ?? false})
+      on conflict ("workspaceId") do update set
+        "paymentStatus" = case when ${set('paymentStatus')} then excluded."paymentStatus" else w."paymentStatus" end,
+        "forcedClass" = case when ${set('forcedClass')} then excluded."forcedClass" else w."forcedClass" end,
+        "deleted" = case when ${set('deleted')} then excluded."deleted" else w."deleted" end,
+        "updatedAt" = now()
+      where (${set('paymentStatus')} and w."paymentStatus" is distinct from excluded."paymentStatus")
+         or (${set('forcedClass')} and w."forcedClass" is distinct from excluded."forcedClass")
+         or (${set('deleted')} and w."deleted" is distinct from excluded."deleted")`.execute(tx.q);
+    return { kind: (result.numAffectedRows ?? 0n) > 0n ? 'recorded' : 'unchanged' };
+  });
+}

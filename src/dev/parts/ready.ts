@@ -32,12 +32,13 @@ export async function untilReady(child: Supervised, { probe, timeoutMs, remedy }
   }
 }
 
-/** Resolves when something listens on the loopback port, rejects when nothing does. */
-export async function connects(port: number): Promise<void> {
-  const socket = createConnection({ host: '127.0.0.1', port });
+/** Resolves when something listens on the port, rejects when nothing does or after ten seconds. */
+export async function connects(port: number, host = '127.0.0.1'): Promise<void> {
+  const socket = createConnection({ host, port, timeout: 10_000 });
   try {
     await new Promise<void>((resolve, reject) => {
       socket.once('connect', resolve).once('error', reject);
+      socket.once('timeout', () => reject(new Error(`${host}:${port} does not answer within 10 s`)));
     });
   } finally {
     socket.destroy();

@@ -10,12 +10,16 @@ import { guard } from './watchdog.ts';
 
 /** How a child ended. */
 export interface Exit {
+  /** The child's name. */
+  readonly name: string;
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
   /** False when nobody called `stop`: the child died by itself. */
   readonly expected: boolean;
   /** `exit code 2` or `signal SIGKILL`, for messages. */
   readonly how: string;
+  /** Its last lines of output. */
+  readonly tail: string;
 }
 
 /** A running child. */
@@ -94,6 +98,7 @@ export async function startChild(options: ChildOptions): Promise<Supervised> {
     });
   }
 
+  const tail = () => lines.join('\n');
   let stopping = false;
   let gone = false;
   const exited = new Promise<Exit>((resolve) => {
@@ -103,7 +108,7 @@ export async function startChild(options: ChildOptions): Promise<Supervised> {
       gone = true;
       release();
       const how = signal === null ? `exit code ${code}` : `signal ${signal}`;
-      resolve({ code, signal, expected: stopping, how });
+      resolve({ name: options.name, code, signal, expected: stopping, how, tail: tail() });
     };
     child.once('close', settle);
     child.once('exit', (code, signal) => setTimeout(settle, 500, code, signal).unref());
@@ -125,7 +130,7 @@ export async function startChild(options: ChildOptions): Promise<Supervised> {
     name: options.name,
     pid,
     exited,
-    tail: () => lines.slice(-keptLines).join('\n'),
+    tail,
     lastLine: () => (lines.findLast((line) => line.trim() !== '') ?? '').trim().slice(0, 160),
     onLine: (listener) => void listeners.push(listener),
     signal: (signal) => !gone && child.kill(signal),

@@ -110,7 +110,7 @@ export class FunctionsServer {
     if (connection === undefined) return json(404, { error: 'unknown connection', connectionId });
     const body = await readBody(request);
     if (body === undefined) {
-      return json(413, { error: 'event too large', limitBytes: MAX_BODY_BYTES }, { connection: 'close' });
+      return json(413, { error: 'event too large', limitBytes: MAX_BODY_BYTES });
     }
     const malformed = malformation(body);
     if (malformed !== undefined) return json(400, { error: 'malformed JSON', message: malformed });

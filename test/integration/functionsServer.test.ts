@@ -144,7 +144,7 @@ describe('events', () => {
             connection('spin', 'export default async () => { for (;;) await null; }'),
             connection('toplevel', 'for (;;); export default (e) => e'),
             connection('native', 'export default () => new Array(4e8).indexOf(3)'),
-            connection('memory', 'export default () => { const all = []; for (;;) all.push({ one: {} }); }'),
+            connection('memory', 'export default () => { let all = [{}]; for (;;) all = all.concat(all); }'),
             connection('nested', 'export default () => JSON.parse("[".repeat(200000))'),
             connection('log', 'export default (e, { log }) => { log.warn("look", { at: 1 }); return e; }'),
             connection(odd, 'export default (e) => e'),

@@ -5,7 +5,7 @@
 import { Connection, type ConnectionOptions, isGrpcServiceError } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import { type Environment, inheritedEnvironment } from '../../env.ts';
-import { goBuild, prints, type Recipe, resolveBinary, temporalDownload } from './binaries.ts';
+import { goBuild, prints, type Recipe, type Resolved, resolveBinary, temporalDownload } from './binaries.ts';
 import { type ReservedPort, reservePort } from './ports.ts';
 import { message, type Progress } from './progress.ts';
 import { connects, untilReady } from './ready.ts';
@@ -75,6 +75,11 @@ export async function startTemporal(options: TemporalOptions): Promise<Temporal>
     : await useGiven(options.env.temporalAddress);
 }
 
+/** Finds the program of our own server, or downloads or builds it. */
+export async function prepareTemporal(env: Environment, progress: Progress): Promise<Resolved> {
+  return await resolveBinary(recipe, env, progress);
+}
+
 async function useGiven(address: string): Promise<Temporal> {
   const { connectionOptions, namespace = 'default' } = loadClientConnectConfig();
   const { tls, apiKey, metadata } = connectionOptions;
@@ -102,7 +107,7 @@ async function useGiven(address: string): Promise<Temporal> {
 
 async function startOwn(options: TemporalOptions): Promise<Temporal> {
   const { env, progress, ui = false } = options;
-  const { path, source } = await resolveBinary(recipe, env, progress);
+  const { path, source } = await prepareTemporal(env, progress);
   const startedAt = performance.now();
   const namespace = 'default';
   const reserved: ReservedPort[] = [];

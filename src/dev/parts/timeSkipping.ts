@@ -9,7 +9,7 @@ import { type Environment, inheritedEnvironment } from '../../env.ts';
 import { findOnPath, type Recipe, resolveBinary, temporalDownload, toolsFolder } from './binaries.ts';
 import { type Progress, runLong } from './progress.ts';
 import { makeTempDir } from './supervise.ts';
-import { guard } from './watchdog.ts';
+import { guard, quote } from './watchdog.ts';
 
 /** The version in tools/test-server/pom.xml. */
 const version = '1.31.0';
@@ -23,7 +23,7 @@ export async function startTimeSkipping(options: {
   readonly progress: Progress;
 }): Promise<TestWorkflowEnvironment> {
   const { TestWorkflowEnvironment } = await import('@temporalio/testing');
-  const { path } = await resolveBinary(recipeFor(options.env), options.env, options.progress);
+  const path = await prepareTimeSkipping(options.env, options.progress);
   const dir = await makeTempDir('time-skipping');
   // The SDK starts the server itself and tells nobody its process id, so a script in between writes it down.
   const pidFile = join(dir.path, 'pid');
@@ -34,7 +34,9 @@ export async function startTimeSkipping(options: {
   };
   try {
     const script = join(dir.path, 'server');
-    await writeFile(script, `#!/bin/sh\necho $$ >'${pidFile}'\nexec '${path}' "$@"\n`, { mode: 0o755 });
+    await writeFile(script, `#!/bin/sh\necho $$ >${quote(pidFile)}\nexec ${quote(path)} "$@"\n`, {
+      mode: 0o755,
+    });
     const environment = await TestWorkflowEnvironment.createTimeSkipping({
       server: { executable: { type: 'existing-path', path: script } },
     });
@@ -51,6 +53,11 @@ export async function startTimeSkipping(options: {
       cause,
     });
   }
+}
+
+/** Path of the test server's program, downloaded or built if need be. */
+export async function prepareTimeSkipping(env: Environment, progress: Progress): Promise<string> {
+  return (await resolveBinary(recipeFor(env), env, progress)).path;
 }
 
 function recipeFor(env: Environment): Recipe {
@@ -71,7 +78,7 @@ function recipeFor(env: Environment): Recipe {
     build: async (to, _env, progress) => {
       await collectJars(jars, env, progress);
       // Without performance data in /tmp, a SIGKILL leaves no file behind.
-      const java = `exec java -XX:-UsePerfData -XX:TieredStopAtLevel=1 -cp '${jars}/*' io.temporal.testserver.TestServer "$@"`;
+      const java = `exec java -XX:-UsePerfData -XX:TieredStopAtLevel=1 -cp ${quote(`${jars}/*`)} io.temporal.testserver.TestServer "$@"`;
       await writeFile(to, `#!/bin/sh\n${java}\n`);
     },
     remedy: 'Install Java 11 or newer and Maven, and allow Maven its repository.',

@@ -52,29 +52,28 @@ function tell(): void {
   shell.stdin?.write(`${cleanupScript([...guarded])}\n`);
 }
 
-/** The shell line that ends the processes, waits for them, and removes the folders. Exported for its test. */
-export function cleanupScript(things: readonly Guarded[]): string {
-  const processes = things.flatMap((thing) =>
-    thing.kind === 'directory'
-      ? []
-      : [
-          {
-            pid: thing.kind === 'process' ? String(thing.pid) : `$(cat ${quote(thing.path)})`,
-            signal: thing.signal.replace('SIG', ''),
-          },
-        ],
-  );
-  const lines = processes.map(({ pid, signal }, i) => `p${i}=${pid}; kill -s ${signal} $p${i}`);
-  for (let i = 0; i < processes.length; i++) {
+/** The shell line that ends the processes, waits for them, and removes the folders. */
+function cleanupScript(things: readonly Guarded[]): string {
+  const ids = things.flatMap((thing, i) => (thing.kind === 'directory' ? [] : [`p${i}`]));
+  const signals: string[] = [];
+  const folders: string[] = [];
+  things.forEach((thing, i) => {
+    if (thing.kind === 'directory') folders.push(`rm -rf -- ${quote(thing.path)}`);
+    // An id that is no number matches nothing below: the file may not have been written yet.
+    else {
+      const pid = thing.kind === 'process' ? String(thing.pid) : `$(cat ${quote(thing.path)})`;
+      signals.push(`p${i}=${pid}; kill -s ${thing.signal.replace('SIG', '')} "\${p${i}:-none}"`);
+    }
+  });
+  const waits = ids.map((id) => {
+    const pid = `\${${id}:-none}`;
     // The group too: our children lead one each, and it holds whatever they started themselves.
-    lines.push(
-      `n=0; while kill -0 $p${i} && [ $n -lt 50 ]; do sleep 0.1; n=$((n+1)); done; kill -s KILL -- -$p${i}; kill -s KILL $p${i}`,
-    );
-  }
-  for (const thing of things) if (thing.kind === 'directory') lines.push(`rm -rf -- ${quote(thing.path)}`);
-  return lines.join('; ');
+    return `n=0; while kill -0 "${pid}" && [ $n -lt 50 ]; do sleep 0.1; n=$((n+1)); done; kill -s KILL -- "-${pid}"; kill -s KILL "${pid}"`;
+  });
+  return [...signals, ...waits, ...folders].join('; ');
 }
 
-function quote(text: string): string {
+/** `text` as one word of a shell. */
+export function quote(text: string): string {
   return `'${text.replaceAll("'", `'\\''`)}'`;
 }

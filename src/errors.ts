@@ -73,6 +73,20 @@ export class OperatorError extends Error {
   }
 }
 
+/**
+ * The outcome of a step that nobody but a human can help: no error, so that the workflow shows it and waits. `code` is
+ * an ErrorCode, or the cluster's own word (ImagePullBackOff) for a rollout that fails.
+ */
+export interface Blocked {
+  readonly kind: 'blocked';
+  readonly code: string;
+  readonly why: string;
+}
+
+export function isBlocked(outcome: unknown): outcome is Blocked {
+  return typeof outcome === 'object' && outcome !== null && 'kind' in outcome && outcome.kind === 'blocked';
+}
+
 /** Ends an exhaustive switch: a value that reaches it is a bug of ours, hence a plain Error. */
 export function assertNever(value: never, what: string): never {
   throw new Error(`unhandled ${what}: ${JSON.stringify(value)}`);

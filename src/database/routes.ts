@@ -12,7 +12,7 @@ import { ownDeploymentId } from '../plan/names.ts';
 import { confirmRetirement, type LiveRoute, type RetirementCheck } from '../plan/retire.ts';
 import type { Timing } from '../plan/timing.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
-import { type Arrays, arraysOf } from './digest.ts';
+import { type Arrays, arraysOf, configDigest } from './digest.ts';
 import { appendEvent } from './events.ts';
 import { databaseNow } from './observe.ts';
 import { readWishes, type StoredWish } from './wishes.ts';
@@ -76,7 +76,10 @@ export async function lockWorkspace(tx: Tx, workspaceId: string, rules: Rules): 
   return {
     nowMs: await databaseNow(tx),
     wish,
-    wanted: wish === undefined || wish.deleted ? null : assignClass(wish, rules.paidStatuses),
+    wanted:
+      wish === undefined || wish.deleted || wish.invalidClass !== null
+        ? null
+        : assignClass(wish, rules.paidStatuses),
     hasFunctions: wish?.connections.some((c) => c.functions.length > 0) ?? false,
     sides,
     routes: rows.flatMap((row) =>
@@ -255,13 +258,17 @@ export async function recordFreeRoute(
   rules: Rules,
   workspaceId: string,
   transition: string,
+  /** Only a rollout that contains the newest config counts. */
+  newest: boolean,
 ): Promise<RecordFreeOutcome> {
   return inTransaction(database, async (tx) => {
     const locked = await lockWorkspace(tx, workspaceId, rules);
     if (locked.wanted !== 'free' || !locked.hasFunctions) return changed(locked, 'free');
     const side = locked.sides.find((s) => s.kind === 'shard');
     if (side?.state !== 'serving' || side.served_digest === null)
-      return { kind: 'notServed', why: `shard ${side?.deployment_id ?? 'none'} has not rolled it out` };
+      return { kind: 'notServed', why: `${side?.deployment_id ?? 'no shard'} has not rolled it out yet` };
+    if (newest && side.served_digest !== configDigest(locked.wish?.connections ?? []))
+      return { kind: 'notServed', why: `${side.deployment_id} has not rolled the newest config out yet` };
     const before = locked.routes.find((r) => r.class === 'free');
     const { createdAtMs } = await makeLive(tx, workspaceId, 'free', side.deployment_id, servedArrays(side));
     await markRouted(tx, workspaceId, side.deployment_id);

@@ -155,9 +155,7 @@ export async function finishShard(
 }
 
 /** All shards with their members and whether they roll; for status and the fleet. */
-export async function readShards(
-  database: Database,
-): Promise<
+export async function readShards(database: Database): Promise<
   readonly {
     shardId: string;
     members: number;

@@ -4,7 +4,7 @@
  */
 import { sql } from 'kysely';
 import { assignClass } from '../plan/class.ts';
-import { type ConnectionWish, isOwnClass, type OwnClass } from '../plan/model.ts';
+import { type Class, type ConnectionWish, isOwnClass, type OwnClass } from '../plan/model.ts';
 import { isShardId, ownDeploymentId, shardId } from '../plan/names.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
 import { arraysOf, configDigest } from './digest.ts';
@@ -19,7 +19,16 @@ export interface ServedWorkspace {
 }
 
 export type OwnSideOutcome =
-  | { readonly kind: 'ready'; readonly deploymentId: string; readonly served: ServedWorkspace }
+  | {
+      readonly kind: 'ready';
+      readonly deploymentId: string;
+      /** Class whose resources were applied last, or are to be applied first. */
+      readonly class: OwnClass;
+      /** Live connections only: what the route's arrays may name once this is served. */
+      readonly live: readonly ConnectionWish[];
+      /** What the server must hold: the live ones and those deleted lately. */
+      readonly served: ServedWorkspace;
+    }
   /** Its objects are being deleted; that goes to its end first. */
   | { readonly kind: 'leaving' }
   | WishChanged;
@@ -35,7 +44,7 @@ export async function prepareOwnSide(
     const wish = (await readWishes(tx, [workspaceId])).get(workspaceId);
     const existing = await tx.q
       .selectFrom('berth_side')
-      .select('state')
+      .select(['state', 'class'])
       .where('workspace_id', '=', workspaceId)
       .where('deployment_id', '=', deploymentId)
       .forUpdate()
@@ -55,8 +64,9 @@ export async function prepareOwnSide(
           workspace_id: workspaceId,
           deployment_id: deploymentId,
           kind: 'own',
-          class: wanted as OwnClass,
+          class: ownClassOf(wanted),
           state: 'joining',
+          routed: await isRouted(tx, workspaceId, deploymentId),
         })
         .onConflict((oc) => oc.columns(['workspace_id', 'deployment_id']).doNothing())
         .execute();
@@ -64,9 +74,16 @@ export async function prepareOwnSide(
     return {
       kind: 'ready',
       deploymentId,
+      class: ownClassOf(existing?.class ?? wanted),
+      live: wish?.connections ?? [],
       served: { workspaceId, connections: served.get(workspaceId) ?? [] },
     };
   });
+}
+
+function ownClassOf(value: Class | null): OwnClass {
+  if (value === null || !isOwnClass(value)) throw new Error(`an own deployment of class ${value}`);
+  return value;
 }
 
 /**
@@ -95,18 +112,6 @@ export async function recordRendered(
       .where('deployment_id', '=', deploymentId)
       .where('state', 'in', ['joining', 'serving'])
       .execute(),
-  );
-}
-
-/** Live connections only: what the route's arrays may name once this is served. */
-export async function liveConnections(
-  database: Database,
-  workspaceId: string,
-): Promise<readonly ConnectionWish[]> {
-  return inTransaction(
-    database,
-    async (tx) => (await readWishes(tx, [workspaceId])).get(workspaceId)?.connections ?? [],
-    'snapshot',
   );
 }
 
@@ -203,6 +208,17 @@ export async function forgetOwnSide(
   });
 }
 
+/** A side whose record was lost may still be named by a route; then it is waited for like any other. */
+async function isRouted(tx: Tx, workspaceId: string, deploymentId: string): Promise<boolean> {
+  const row = await tx.q
+    .selectFrom('FunctionsServer')
+    .select('class')
+    .where('workspaceId', '=', workspaceId)
+    .where('deploymentId', '=', deploymentId)
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
 export type JoinOutcome =
   /** `shardId`: the shard that must roll the workspace out (again). */
   { readonly kind: 'joined'; readonly shardId: string; readonly opened: boolean } | WishChanged;
@@ -244,6 +260,7 @@ export async function joinShard(
         kind: 'shard',
         class: 'free',
         state: 'joining',
+        routed: await isRouted(tx, workspaceId, chosen.shardId),
         wants_route: options.wantsRoute,
       })
       .execute();

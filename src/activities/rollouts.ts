@@ -1,0 +1,253 @@
+/**
+ * Activities that roll a deployment out or take it away. Config bodies are built and used inside one activity; only
+ * ids, digests and outcomes leave it.
+ */
+import { CancelledFailure, Context, log } from '@temporalio/activity';
+import type { ApplyOutcome } from '../cluster/cluster.ts';
+import { buildParts } from '../cluster/config.ts';
+import { finishShard, renderShard } from '../database/shards.ts';
+import {
+  forgetOwnSide,
+  markOwnServed,
+  mayDelete,
+  prepareOwnSide,
+  recordRendered,
+} from '../database/sides.ts';
+import { assertNever, type Blocked } from '../errors.ts';
+import type { OwnClass } from '../plan/model.ts';
+import { type RolloutStatus, rolloutStatus } from '../plan/rollout.ts';
+import { bounded } from './boundary.ts';
+import type { ActivityDeps } from './deps.ts';
+
+/** Often enough that a lost worker is noticed within the heartbeat timeout of proxies.ts. */
+const BEAT_MS = 3_000;
+/** Bounds one attempt of a watch, so that history grows by a known number of events per hour of waiting. */
+const WATCH_FOR_MS = 30 * 60_000;
+/** Polling of a deletion, which has no watch of its own. */
+const DELETE_POLL_MS = 500;
+
+export type AppliedOutcome =
+  | { readonly kind: 'applied'; readonly deploymentId: string; readonly template: string }
+  | { readonly kind: 'leaving' }
+  | { readonly kind: 'terminating'; readonly why: string }
+  | { readonly kind: 'wishChanged'; readonly why: string }
+  | Blocked;
+
+/** How a wait for a rollout ended. `known`: the reason the caller has already shown, so that it returns on news only. */
+export type RolloutOutcome =
+  | { readonly kind: 'rolledOut' }
+  | { readonly kind: 'failing'; readonly reason: string; readonly why: string }
+  | { readonly kind: 'recovering'; readonly why: string }
+  /** The objects are not what was applied (edited, deleted): apply again. */
+  | { readonly kind: 'applyAgain'; readonly why: string }
+  | { readonly kind: 'stillRolling'; readonly why: string };
+
+export function createRolloutActivities({ database, cluster, rules, messenger }: ActivityDeps) {
+  /** Watches until the rollout is proven or there is news; heartbeats; stops at once when cancelled. */
+  async function watchRollout(
+    deploymentId: string,
+    template: string,
+    known: string | null,
+  ): Promise<RolloutOutcome> {
+    const context = Context.current();
+    const stop = new AbortController();
+    const onCancel = () => stop.abort();
+    context.cancellationSignal.addEventListener('abort', onCancel);
+    if (context.cancellationSignal.aborted) stop.abort();
+    let last = 'nothing seen yet';
+    const beat = setInterval(() => context.heartbeat(last), BEAT_MS);
+    const enough = setTimeout(onCancel, WATCH_FOR_MS);
+    try {
+      for await (const seen of cluster.watch(deploymentId, stop.signal)) {
+        const status = rolloutStatus(seen, template);
+        last = whyOf(status);
+        const news = newsOf(status, known);
+        if (news !== null) return news;
+      }
+    } finally {
+      clearInterval(beat);
+      clearTimeout(enough);
+      context.cancellationSignal.removeEventListener('abort', onCancel);
+      stop.abort();
+    }
+    if (context.cancellationSignal.aborted) throw new CancelledFailure('wait for the rollout was cancelled');
+    return { kind: 'stillRolling', why: last };
+  }
+
+  return {
+    /** Creates or updates the own deployment with the newest config, recording it first. Class null: as it is. */
+    async applyOwn(input: { workspaceId: string; class: OwnClass | null }): Promise<AppliedOutcome> {
+      return bounded(async (): Promise<AppliedOutcome> => {
+        const side = await prepareOwnSide(database, rules, input.workspaceId);
+        if (side.kind !== 'ready') return side;
+        const { deploymentId, live } = side;
+        const cls = input.class ?? side.class;
+        const config = buildParts(deploymentId, [side.served]);
+        await recordRendered(database, input.workspaceId, deploymentId, {
+          template: config.digest,
+          class: cls,
+          live,
+        });
+        const outcome = await cluster.apply({
+          deploymentId,
+          owner: { kind: 'workspace', id: input.workspaceId },
+          class: cls,
+          configDigest: config.digest,
+          parts: config.parts,
+        });
+        return outcomeOfApply(outcome, deploymentId, config.digest);
+      });
+    },
+
+    /** Waits for the full rollout, then records that the workspace is served by it. */
+    async awaitOwnRollout(input: {
+      workspaceId: string;
+      deploymentId: string;
+      template: string;
+      known: string | null;
+    }): Promise<RolloutOutcome | Blocked> {
+      return bounded(async (): Promise<RolloutOutcome> => {
+        const outcome = await watchRollout(input.deploymentId, input.template, input.known);
+        if (outcome.kind !== 'rolledOut') return outcome;
+        const served = await markOwnServed(database, input.workspaceId, input.deploymentId, input.template);
+        if (served.kind === 'superseded')
+          return { kind: 'applyAgain', why: 'a newer config was rendered meanwhile' };
+        await cluster.pruneParts(input.deploymentId);
+        return outcome;
+      });
+    },
+
+    /** Deletes the own objects, Service last, and forgets the side when the last one is gone. */
+    async deleteOwn(input: {
+      workspaceId: string;
+      deploymentId: string;
+      transition: string;
+    }): Promise<{ kind: 'gone' } | { kind: 'kept'; why: string } | Blocked> {
+      return bounded(async () => {
+        const context = Context.current();
+        for (;;) {
+          if (!(await mayDelete(database, input.workspaceId, input.deploymentId)))
+            return {
+              kind: 'kept' as const,
+              why: `${input.deploymentId} is not leaving, or a live route names it`,
+            };
+          const outcome = await cluster.remove(input.deploymentId, {
+            kind: 'workspace',
+            id: input.workspaceId,
+          });
+          if (outcome.kind === 'foreign')
+            return {
+              kind: 'blocked' as const,
+              code: 'foreign-object',
+              why: `${outcome.object}: ${outcome.why}`,
+            };
+          if (outcome.kind === 'gone') break;
+          context.heartbeat(`still there: ${outcome.left.join(', ')}`);
+          await context.sleep(DELETE_POLL_MS);
+        }
+        await forgetOwnSide(database, input.workspaceId, input.deploymentId, input.transition);
+        return { kind: 'gone' as const };
+      });
+    },
+
+    /** Renders a shard's members and applies the result: the start of one rollout. */
+    async rollShard(input: {
+      shardId: string;
+    }): Promise<
+      | { kind: 'settled' }
+      | { kind: 'applied'; seq: number; template: string; members: number }
+      | { kind: 'terminating'; why: string }
+      | Blocked
+    > {
+      return bounded(async () => {
+        const render = await renderShard(database, rules, input.shardId);
+        if (render.kind === 'settled') return { kind: 'settled' as const };
+        const config = buildParts(input.shardId, render.served);
+        const outcome = outcomeOfApply(
+          await cluster.apply({
+            deploymentId: input.shardId,
+            owner: { kind: 'shard', id: input.shardId },
+            class: 'free',
+            configDigest: config.digest,
+            parts: config.parts,
+          }),
+          input.shardId,
+          config.digest,
+        );
+        if (outcome.kind === 'applied')
+          return {
+            kind: 'applied' as const,
+            seq: render.seq,
+            template: config.digest,
+            members: render.served.length,
+          };
+        return outcome;
+      });
+    },
+
+    async awaitShardRollout(input: {
+      shardId: string;
+      template: string;
+      known: string | null;
+    }): Promise<RolloutOutcome | Blocked> {
+      return bounded(() => watchRollout(input.shardId, input.template, input.known));
+    },
+
+    /** Records the finished rollout in bulk, then tells the workspaces that may wait for it. */
+    async finishShard(input: {
+      shardId: string;
+      seq: number;
+      template: string;
+    }): Promise<{ kind: 'finished'; recorded: number; changed: number } | { kind: 'superseded' } | Blocked> {
+      return bounded(async () => {
+        const finish = await finishShard(database, input.shardId, input.seq, input.template);
+        if (finish.kind === 'superseded') return finish;
+        await cluster.pruneParts(input.shardId);
+        await messenger.shardRolled(finish.changed);
+        log.info('shard rolled out', { shardId: input.shardId, recorded: finish.recorded });
+        return { kind: 'finished' as const, recorded: finish.recorded, changed: finish.changed.length };
+      });
+    },
+  };
+}
+
+function outcomeOfApply(
+  outcome: ApplyOutcome,
+  deploymentId: string,
+  template: string,
+): Extract<AppliedOutcome, { kind: 'applied' | 'terminating' | 'blocked' }> {
+  switch (outcome.kind) {
+    case 'applied':
+      return { kind: 'applied', deploymentId, template };
+    case 'terminating':
+      return { kind: 'terminating', why: `the old ${deploymentId} is still being deleted` };
+    case 'foreign':
+      return { kind: 'blocked', code: 'foreign-object', why: `${outcome.object}: ${outcome.why}` };
+    case 'conflict':
+      return { kind: 'blocked', code: 'apply-conflict', why: `${outcome.object}: ${outcome.why}` };
+    default:
+      return assertNever(outcome, 'apply outcome');
+  }
+}
+
+function whyOf(status: RolloutStatus): string {
+  return 'why' in status ? status.why : status.kind;
+}
+
+function newsOf(status: RolloutStatus, known: string | null): RolloutOutcome | null {
+  switch (status.kind) {
+    case 'rolledOut':
+      return { kind: 'rolledOut' };
+    case 'failing':
+      return status.reason === known ? null : { kind: 'failing', reason: status.reason, why: status.why };
+    case 'absent':
+    case 'terminating':
+      return { kind: 'applyAgain', why: `the deployment is ${status.kind}` };
+    case 'rolling':
+    case 'unknown':
+      // Pods that come and go between two back-offs are no recovery: only a full rollout ends a failure.
+      return null;
+    default:
+      return assertNever(status, 'rollout status');
+  }
+}

@@ -1,0 +1,71 @@
+/**
+ * Names and shapes of everything that is sent to a workflow: ids, signals, updates, queries, search attributes. Shared
+ * with the client; it imports nothing that only works inside a workflow.
+ */
+import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
+import type { Class } from '../plan/model.ts';
+
+export const workspaceWorkflowId = (workspaceId: string) => `workspace/${workspaceId}`;
+export const transitionWorkflowId = (workspaceId: string) => `transition/${workspaceId}`;
+export const shardWorkflowId = (shardId: string) => `shard/${shardId}`;
+export const FLEET_SCHEDULE_ID = 'berth-fleet';
+export const DEFAULT_TASK_QUEUE = 'berth';
+
+/** Keyword search attributes that `berth setup` registers. */
+export const SEARCH_ATTRIBUTES = ['BerthWorkspace', 'BerthClass', 'BerthPhase', 'BerthBlocked'] as const;
+
+/** "Look again": something about the workspace (or shard) may have changed. Carries nothing, so none can be stale. */
+export const nudged = defineSignal('nudged');
+/** A shard's rollout that this workspace may wait for is finished. */
+export const shardRolled = defineSignal('shardRolled');
+
+/** A change of the wish; an absent field stays as it is. */
+export interface WishChangeMessage {
+  readonly paymentStatus?: string | null;
+  readonly forcedClass?: Class | null;
+  readonly deleted?: boolean;
+}
+
+/** Records a wish and answers once it is stored: the answer does not wait for the move. */
+export const changeWish = defineUpdate<{ readonly kind: 'recorded' | 'unchanged' }, [WishChangeMessage]>(
+  'changeWish',
+);
+
+/** Why a workflow waits, since when, and until when (ISO 8601; null: until something happens). */
+export interface WaitingFor {
+  readonly why: string;
+  readonly since: string;
+  readonly until: string | null;
+}
+
+/** A workflow that waits for a human. */
+export interface BlockedBy {
+  readonly code: string;
+  readonly why: string;
+  readonly since: string;
+}
+
+/** What a workflow says of itself. */
+export interface Description {
+  readonly workflow: string;
+  readonly subject: string;
+  readonly phase: string;
+  readonly waiting: WaitingFor | null;
+  readonly blocked: BlockedBy | null;
+  /** Newest last; instants are ISO 8601. */
+  readonly timeline: readonly { readonly at: string; readonly what: string }[];
+}
+
+export const describe = defineQuery<Description>('describe');
+
+export interface WorkspaceInput {
+  readonly workspaceId: string;
+}
+
+export interface TransitionInput {
+  readonly workspaceId: string;
+}
+
+export interface ShardInput {
+  readonly shardId: string;
+}

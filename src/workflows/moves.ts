@@ -1,0 +1,83 @@
+/**
+ * The short moves, performed inside the `workspace` workflow: place, refresh, swap, unserve, remove, discard, finish.
+ * Each may be cancelled at any await before its `deleted` is written; planning again from the rows continues it.
+ */
+import { CancellationScope } from '@temporalio/workflow';
+import { assertNever } from '../errors.ts';
+import { isOwnClass } from '../plan/model.ts';
+import { ownDeploymentId } from '../plan/names.ts';
+import type { Move } from '../plan/transition.ts';
+import { joinAndRecord } from './downgrade.ts';
+import { advanceRemoval, handOff, recordEmptyRoute, undoUpgrade } from './proxies.ts';
+import { deleteLetGo, type MoveContext, rollOutOwn, unblocked, WishChanged, waitFor } from './steps.ts';
+import { retire } from './upgrade.ts';
+
+/** Moves that are no child workflow. */
+export type ShortMove = Exclude<Move, { kind: 'settled' | 'blocked' | 'upgrade' | 'downgrade' }>;
+
+export async function perform(context: MoveContext, move: ShortMove): Promise<void> {
+  const { workspaceId, stage } = context;
+  stage.enter(move.kind);
+  switch (move.kind) {
+    case 'finish':
+      return CancellationScope.nonCancellable(() =>
+        deleteLetGo(context, [ownDeploymentId(workspaceId)], 'finish'),
+      );
+    case 'discard':
+      return CancellationScope.nonCancellable(() => discard(context));
+    case 'remove':
+      return remove(context);
+    case 'unserve':
+      await recordEmpty(context, move.to, true);
+      return retire(context, 'unserve');
+    case 'place':
+    case 'refresh':
+    case 'swap':
+      return settleOn(context, move);
+    default:
+      return assertNever(move, 'move');
+  }
+}
+
+async function settleOn(
+  context: MoveContext,
+  move: Extract<ShortMove, { kind: 'place' | 'refresh' | 'swap' }>,
+): Promise<void> {
+  const { workspaceId, stage } = context;
+  if (move.kind !== 'swap' && move.on === 'nothing') return recordEmpty(context, move.to, false);
+  if (!isOwnClass(move.to)) return joinAndRecord(context, move.kind, true);
+  await rollOutOwn(context, move.to);
+  if (move.kind === 'refresh') return;
+  const { to, kind: transition } = move;
+  const handedOff = await unblocked(stage, () => handOff({ workspaceId, to, transition }));
+  if (handedOff.kind === 'wishChanged') throw new WishChanged(handedOff.why);
+}
+
+async function recordEmpty(
+  { workspaceId, stage }: MoveContext,
+  to: Extract<Move, { kind: 'unserve' }>['to'],
+  wait: boolean,
+): Promise<void> {
+  const recorded = await unblocked(stage, () => recordEmptyRoute({ workspaceId, to }));
+  if (recorded.kind === 'wishChanged') throw new WishChanged(recorded.why);
+  if (wait) await waitFor(stage, recorded.waitMs, 'handoff delay: routers may still act on the old table');
+}
+
+async function discard(context: MoveContext): Promise<void> {
+  const { workspaceId, stage } = context;
+  const undone = await unblocked(stage, () => undoUpgrade({ workspaceId }));
+  if (undone.kind === 'undone') await deleteLetGo(context, [ownDeploymentId(workspaceId)], 'discard');
+}
+
+async function remove(context: MoveContext): Promise<void> {
+  const { workspaceId, stage } = context;
+  for (;;) {
+    const step = await unblocked(stage, () => advanceRemoval({ workspaceId }));
+    if (step.kind === 'wishChanged') throw new WishChanged(step.why);
+    if (step.kind === 'released') {
+      const { letGo } = step;
+      return CancellationScope.nonCancellable(() => deleteLetGo(context, letGo, 'remove'));
+    }
+    await waitFor(stage, step.waitMs, step.why);
+  }
+}

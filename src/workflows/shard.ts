@@ -1,0 +1,117 @@
+/**
+ * Workflow `shard`: the only writer of a shard. Joins, leaves and edits are stored facts; a nudge says only "look
+ * again". It gathers for a moment, rolls all of them out as one rollout, records the routes in bulk, pauses, and ends
+ * when a look finds nothing due. What is heard during a rollout goes into the next one.
+ */
+import {
+  allHandlersFinished,
+  CancellationScope,
+  condition,
+  continueAsNew,
+  isCancellation,
+  setHandler,
+  sleep,
+  workflowInfo,
+} from '@temporalio/workflow';
+import { nudged, type ShardInput } from './messages.ts';
+import { awaitShardRollout, finishShard, type RolloutOutcome, rollShard } from './proxies.ts';
+import { Stage } from './stage.ts';
+import { pauseAfter, unblocked, waitFor } from './steps.ts';
+
+export interface ShardPace {
+  /** How long changes are gathered before a rollout. */
+  readonly gatherMs: number;
+  /** Pause after a rollout, so that "not rolling" is reached under constant edits. */
+  readonly pauseMs: number;
+}
+
+export async function shard({ shardId, pace }: ShardInput & { readonly pace: ShardPace }): Promise<void> {
+  const stage = new Stage('shard', shardId);
+  const heard = { nudge: false };
+  setHandler(nudged, () => {
+    heard.nudge = true;
+  });
+
+  for (let tries = 0; ; ) {
+    if (pace.gatherMs > 0) await waitFor(stage, pace.gatherMs, 'gathering changes');
+    heard.nudge = false;
+    stage.enter('roll');
+    const rolled = await unblocked(stage, () => rollShard({ shardId }));
+    if (rolled.kind === 'settled') {
+      if (heard.nudge) continue;
+      stage.enter('settled');
+      return;
+    }
+    if (rolled.kind === 'terminating') {
+      await waitFor(stage, pauseAfter(tries++), rolled.why);
+      continue;
+    }
+    stage.note(`rollout ${rolled.seq} with ${rolled.members} members`);
+    const ended = await untilRolledOut(stage, heard, shardId, rolled.template);
+    if (ended === 'rolledOut') {
+      tries = 0;
+      const finished = await unblocked(stage, () =>
+        finishShard({ shardId, seq: rolled.seq, template: rolled.template }),
+      );
+      if (finished.kind === 'finished') stage.note(`recorded ${finished.recorded} routes`);
+      if (pace.pauseMs > 0) {
+        stage.wait('pause between rollouts', pace.pauseMs);
+        await sleep(pace.pauseMs, { summary: 'pause between rollouts' });
+        stage.go();
+      }
+    } else if (!heard.nudge) {
+      await waitFor(stage, pauseAfter(tries++), 'rolling out again');
+    }
+    if (workflowInfo().continueAsNewSuggested) {
+      await condition(allHandlersFinished);
+      return continueAsNew<typeof shard>({ shardId, pace });
+    }
+  }
+}
+
+/**
+ * A rollout that makes progress is never interrupted. One that fails is waited for until it recovers, or until
+ * something changed that may mend it.
+ */
+async function untilRolledOut(
+  stage: Stage,
+  heard: { nudge: boolean },
+  shardId: string,
+  template: string,
+): Promise<'rolledOut' | 'rollAgain'> {
+  stage.wait(`rollout of ${shardId}`, null);
+  let known: string | null = null;
+  for (;;) {
+    const scope = new CancellationScope();
+    const failing: boolean = known !== null;
+    const shown: string | null = known;
+    const hearing: Promise<null> = scope.run(() => condition(() => failing && heard.nudge)).then(() => null);
+    hearing.catch(() => undefined);
+    const watching: Promise<RolloutOutcome> = scope.run(() =>
+      unblocked(stage, () => awaitShardRollout({ shardId, template, known: shown })),
+    );
+    const seen = await Promise.race([watching, hearing]);
+    scope.cancel();
+    if (seen === null) {
+      await watching.catch((error) => {
+        if (!isCancellation(error)) throw error;
+      });
+      return 'rollAgain';
+    }
+    switch (seen.kind) {
+      case 'rolledOut':
+        stage.unblock();
+        stage.go();
+        return 'rolledOut';
+      case 'applyAgain':
+        stage.note(seen.why);
+        return 'rollAgain';
+      case 'failing':
+        known = seen.reason;
+        stage.block(seen.reason, seen.why);
+        break;
+      default:
+        stage.wait(`rollout of ${shardId}: ${seen.why}`, null);
+    }
+  }
+}

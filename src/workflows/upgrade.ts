@@ -1,0 +1,98 @@
+/** Workflow `upgrade` (to dedicated or premium): docs/runbook.md, "Upgrade". It never touches another workspace. */
+import { CancellationScope, isCancellation, setHandler } from '@temporalio/workflow';
+import type { OwnClass } from '../plan/model.ts';
+import { ownDeploymentId } from '../plan/names.ts';
+import { nudged, shardRolled, type TransitionInput } from './messages.ts';
+import { handOff, retireOthers, undoUpgrade } from './proxies.ts';
+import { Stage } from './stage.ts';
+import {
+  deleteLetGo,
+  keepingFresh,
+  type MoveContext,
+  rollOutOwn,
+  unblocked,
+  WishChanged,
+  waitFor,
+} from './steps.ts';
+
+export type TransitionResult = { readonly kind: 'done' } | { readonly kind: 'replan'; readonly why: string };
+
+export async function upgrade(input: TransitionInput & { readonly to: OwnClass }): Promise<TransitionResult> {
+  const context = openTransition('upgrade', input.workspaceId);
+  try {
+    await runUpgrade(context, input.to);
+    return { kind: 'done' };
+  } catch (error) {
+    if (error instanceof WishChanged) {
+      await giveUp(context);
+      return { kind: 'replan', why: error.message };
+    }
+    if (!isCancellation(error)) throw error;
+    await CancellationScope.nonCancellable(() => giveUp(context));
+    throw error;
+  }
+}
+
+/** What both transitions hear and show. */
+export function openTransition(workflow: string, workspaceId: string): MoveContext {
+  const context: MoveContext = {
+    workspaceId,
+    stage: new Stage(workflow, workspaceId),
+    ears: { edited: false, shardRolled: false },
+  };
+  setHandler(nudged, () => {
+    context.ears.edited = true;
+  });
+  setHandler(shardRolled, () => {
+    context.ears.shardRolled = true;
+  });
+  return context;
+}
+
+async function runUpgrade(context: MoveContext, to: OwnClass): Promise<void> {
+  const { workspaceId, stage } = context;
+
+  // 1. Create or update the deployment. 2. Wait until it is rolled out in full. Routers still fall back to free.
+  stage.enter('prepare', { class: to });
+  await rollOutOwn(context, to);
+
+  // 3. Hand off in one transaction.
+  stage.enter('handOff');
+  const handedOff = await unblocked(stage, () => handOff({ workspaceId, to, transition: 'upgrade' }));
+  if (handedOff.kind === 'wishChanged') throw new WishChanged(handedOff.why);
+  if (handedOff.kind === 'notServed') throw new WishChanged(`${ownDeploymentId(workspaceId)} is not served`);
+
+  // 4. Sleep handoffDelay, then confirm the safe handoff in the database. 5. Retire the free route, leave the shard.
+  stage.enter('drain');
+  await keepingFresh(context, async () => {
+    await waitFor(stage, handedOff.waitMs, 'handoff delay: routers may still act on the old table');
+    await retire(context, 'upgrade');
+  });
+}
+
+/** Asks until the safe handoff is confirmed; from the confirmation on nothing is cancelled any more. */
+export async function retire(context: MoveContext, transition: string): Promise<void> {
+  const { workspaceId, stage } = context;
+  for (;;) {
+    const outcome = await CancellationScope.nonCancellable(async () => {
+      const retired = await unblocked(stage, () => retireOthers({ workspaceId, transition }));
+      if (retired.kind === 'retired') {
+        stage.enter('retire');
+        await deleteLetGo(context, retired.letGo, transition);
+      }
+      return retired;
+    });
+    if (outcome.kind === 'retired') return;
+    if (outcome.kind === 'wishChanged') throw new WishChanged(outcome.why);
+    await waitFor(stage, outcome.waitMs, outcome.why);
+  }
+}
+
+/** Undoes what was never recorded, and leaves what was. */
+async function giveUp(context: MoveContext): Promise<void> {
+  const { workspaceId, stage } = context;
+  stage.enter('undo');
+  const undone = await unblocked(stage, () => undoUpgrade({ workspaceId }));
+  if (undone.kind === 'undone') await deleteLetGo(context, [ownDeploymentId(workspaceId)], 'upgrade');
+  else stage.note(`nothing to undo: ${undone.why}`);
+}

@@ -36,6 +36,14 @@ describe('a child', () => {
     await vi.waitFor(() => expect(runs(grandchild)).toBe(false));
   });
 
+  it('that is paused is let go on, so that it can heed the signal', async () => {
+    const child = await startChild(sh('trap "exit 3" TERM; echo up; while :; do sleep 0.05; done'));
+    await vi.waitFor(() => expect(child.lastLine()).toBe('up'));
+    child.signal('SIGSTOP');
+    await child.stop();
+    expect(await child.exited).toMatchObject({ code: 3, expected: true });
+  });
+
   it('that dies by itself says so, with its last output', async () => {
     const child = await startChild(sh('echo the reason >&2; exit 7'));
     expect(await child.exited).toMatchObject({

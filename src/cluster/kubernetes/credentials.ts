@@ -1,0 +1,113 @@
+/**
+ * Who to talk to and as whom: the only file that imports the Kubernetes client library, for kubeconfigs, in-cluster
+ * tokens, exec plugins and certificates. It makes no request itself.
+ */
+import { readFileSync } from 'node:fs';
+import { delimiter } from 'node:path';
+import { KubeConfig, RequestContext } from '@kubernetes/client-node';
+import { Agent, type Dispatcher } from 'undici';
+import { OperatorError } from '../../errors.ts';
+
+/** Exactly one of the two. `kubeconfigPath` may name several files, separated as in KUBECONFIG. */
+export type KubernetesTarget = { readonly kubeconfigPath: string } | { readonly inCluster: true };
+
+export interface Access {
+  /** e.g. `https://127.0.0.1:6443`, without a trailing slash. */
+  readonly server: string;
+  /** Headers and connection pool for one request. Fresh: tokens rotate. Throws what an exec plugin throws. */
+  authorize(): Promise<{
+    readonly headers: Readonly<Record<string, string>>;
+    readonly dispatcher: Dispatcher;
+  }>;
+  /** Forgets the connection pool: client certificates may have been renewed. */
+  renew(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** Throws `invalid-config` when there is no usable kubeconfig, naming the file and what to do. */
+export function accessTo(target: KubernetesTarget): Access {
+  const config = load(target);
+  const server = config.getCurrentCluster()?.server.replace(/\/+$/, '');
+  if (server === undefined)
+    throw new OperatorError(
+      'invalid-config',
+      `${describe(target)} has no cluster for its current context ${JSON.stringify(config.currentContext ?? '')}; run kubectl config use-context`,
+    );
+  return new LibraryAccess(config, server);
+}
+
+function describe(target: KubernetesTarget): string {
+  return 'inCluster' in target ? 'the in-cluster configuration' : `kubeconfig ${target.kubeconfigPath}`;
+}
+
+function load(target: KubernetesTarget): KubeConfig {
+  const config = new KubeConfig();
+  if ('inCluster' in target) {
+    config.loadFromCluster();
+    // The library turns a missing variable into the text "undefined".
+    if (config.getCurrentCluster()?.server.includes('undefined') ?? true)
+      throw new OperatorError(
+        'invalid-config',
+        'not inside a Kubernetes cluster (KUBERNETES_SERVICE_HOST is not set); set KUBECONFIG to a kubeconfig file',
+      );
+    return config;
+  }
+  const files = target.kubeconfigPath.split(delimiter).filter((file) => file !== '');
+  files.forEach((file, i) => {
+    try {
+      readFileSync(file);
+      const one = new KubeConfig();
+      one.loadFromFile(file);
+      if (i === 0) config.loadFromFile(file);
+      else config.mergeConfig(one, true);
+    } catch (error) {
+      throw new OperatorError(
+        'invalid-config',
+        `kubeconfig ${file} cannot be used: ${error instanceof Error ? error.message : String(error)}; set KUBECONFIG to a readable kubeconfig file`,
+        { file },
+        error,
+      );
+    }
+  });
+  if (files.length === 0)
+    throw new OperatorError(
+      'invalid-config',
+      'the kubeconfig path is empty; set KUBECONFIG to a kubeconfig file',
+    );
+  return config;
+}
+
+class LibraryAccess implements Access {
+  readonly server: string;
+  readonly #config: KubeConfig;
+  #pool: Dispatcher | null = null;
+
+  constructor(config: KubeConfig, server: string) {
+    this.#config = config;
+    this.server = server;
+  }
+
+  async authorize(): Promise<{ headers: Record<string, string>; dispatcher: Dispatcher }> {
+    const context = new RequestContext(this.server, 'GET');
+    await this.#config.applySecurityAuthentication(context);
+    // The library makes a connection pool per call, which would mean a TLS handshake per request and sockets that
+    // linger; the first is kept and the others are dropped unused.
+    const made = context.getDispatcher();
+    if (this.#pool === null) this.#pool = made ?? new Agent();
+    else if (made !== undefined && made !== this.#pool) await made.close();
+    return { headers: context.getHeaders(), dispatcher: this.#pool };
+  }
+
+  async renew(): Promise<void> {
+    const pool = this.#pool;
+    this.#pool = null;
+    // Requests under way on the old pool end by themselves.
+    void pool?.close();
+  }
+
+  async close(): Promise<void> {
+    const pool = this.#pool;
+    this.#pool = null;
+    await pool?.destroy();
+  }
+}

@@ -68,13 +68,14 @@ export function checkTiming(input: TimingInput): TimingResult {
   const problems: string[] = [];
   for (const name of Object.keys(DEFAULT_TIMING) as (keyof TimingInput)[]) {
     const value: unknown = input[name];
+    const label = name.slice(0, -'Ms'.length);
     if (typeof value !== 'number' || !Number.isFinite(value)) {
-      problems.push(`timing.${name} is ${JSON.stringify(value) ?? 'missing'}; give a number of milliseconds`);
+      problems.push(`timing.${label} is ${JSON.stringify(value) ?? 'missing'}; give a duration such as 5m`);
     } else if (value < 0 || (value === 0 && !MAY_BE_ZERO.has(name))) {
-      problems.push(`timing.${name} is ${value} ms; it must be greater than 0`);
+      problems.push(`timing.${label} is ${value} ms; it must be greater than 0`);
     } else if (value > ABSURD_MS) {
       problems.push(
-        `timing.${name} is ${value} ms, over the limit of ${ABSURD_MS} ms (24 h); was another unit meant?`,
+        `timing.${label} is ${value} ms, over the limit of ${ABSURD_MS} ms (24 h); was another unit meant?`,
       );
     }
   }
@@ -87,32 +88,32 @@ export function checkTiming(input: TimingInput): TimingResult {
       problems.push(`${left} (${leftMs} ms) is below ${right} (${rightMs} ms); ${remedy}`);
   };
   atLeast(
-    'timing.handoffDelayMs',
+    'timing.handoffDelay',
     input.handoffDelayMs,
-    'S = maxSnapshotAgeMs + longestRequestMs + clockSkewMs',
+    'S = maxSnapshotAge + longestRequest + clockSkew',
     stalenessMs,
     'raise the delay or lower what S is made of',
   );
   atLeast(
-    'timing.drainDelayMs',
+    'timing.drainDelay',
     input.drainDelayMs,
-    'timing.handoffDelayMs',
+    'timing.handoffDelay',
     input.handoffDelayMs,
-    'raise drainDelayMs',
+    'raise drainDelay',
   );
   atLeast(
-    'timing.podGraceMs',
+    'timing.podGrace',
     input.podGraceMs,
-    'timing.preStopMs + timing.longestRequestMs',
+    'timing.preStop + timing.longestRequest',
     input.preStopMs + input.longestRequestMs,
-    'raise podGraceMs, or requests under way are cut',
+    'raise podGrace, or requests under way are cut',
   );
   atLeast(
-    'timing.keepDeletedMs',
+    'timing.keepDeleted',
     input.keepDeletedMs,
-    'S = maxSnapshotAgeMs + longestRequestMs + clockSkewMs',
+    'S = maxSnapshotAge + longestRequest + clockSkew',
     stalenessMs,
-    'raise keepDeletedMs, or a router with an old table meets a server that forgot the connection',
+    'raise keepDeleted, or a router with an old table meets a server that forgot the connection',
   );
   if (problems.length > 0) return { ok: false, problems };
   return { ok: true, timing: Object.freeze({ ...input, settleMs, stalenessMs }) };

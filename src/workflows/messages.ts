@@ -2,6 +2,7 @@
  * Names and shapes of everything that is sent to a workflow: ids, signals, updates, queries, search attributes. Shared
  * with the client; it imports nothing that only works inside a workflow.
  */
+import { defineSearchAttributeKey } from '@temporalio/common';
 import { defineQuery, defineSignal, defineUpdate } from '@temporalio/workflow';
 import type { Class } from '../plan/model.ts';
 
@@ -11,8 +12,15 @@ export const shardWorkflowId = (shardId: string) => `shard/${shardId}`;
 export const FLEET_SCHEDULE_ID = 'berth-fleet';
 export const DEFAULT_TASK_QUEUE = 'berth';
 
-/** Keyword search attributes that `berth setup` registers. */
-export const SEARCH_ATTRIBUTES = ['BerthWorkspace', 'BerthClass', 'BerthPhase', 'BerthBlocked'] as const;
+/** Keyword search attributes that `berth setup` registers: the Temporal UI filters by them. */
+export const ATTRIBUTES = {
+  workspace: defineSearchAttributeKey('BerthWorkspace', 'KEYWORD'),
+  class: defineSearchAttributeKey('BerthClass', 'KEYWORD'),
+  phase: defineSearchAttributeKey('BerthPhase', 'KEYWORD'),
+  /** The code of what blocks it; absent when nothing does. */
+  blocked: defineSearchAttributeKey('BerthBlocked', 'KEYWORD'),
+} as const;
+export const SEARCH_ATTRIBUTES: readonly string[] = Object.values(ATTRIBUTES).map((key) => key.name);
 
 /** "Look again": something about the workspace (or shard) may have changed. Carries nothing, so none can be stale. */
 export const nudged = defineSignal('nudged');

@@ -4,7 +4,7 @@
  */
 import { setCurrentDetails, setHandler, upsertSearchAttributes, workflowInfo } from '@temporalio/workflow';
 import type { Class } from '../plan/model.ts';
-import { type BlockedBy, type Description, describe, type WaitingFor } from './messages.ts';
+import { ATTRIBUTES, type BlockedBy, type Description, describe, type WaitingFor } from './messages.ts';
 
 /** Enough for the longest sequence of one run; older lines are in the database's timeline. */
 const TIMELINE_LINES = 40;
@@ -41,10 +41,10 @@ export class Stage {
     this.#waiting = null;
     this.#note(phase);
     if (changed)
-      upsertSearchAttributes({
-        BerthPhase: [phase],
-        ...(attributes.class === undefined ? {} : { BerthClass: [attributes.class] }),
-      });
+      upsertSearchAttributes([
+        { key: ATTRIBUTES.phase, value: phase },
+        ...(attributes.class === undefined ? [] : [{ key: ATTRIBUTES.class, value: attributes.class }]),
+      ]);
   }
 
   /** Something worth a line that is no phase. */
@@ -70,7 +70,7 @@ export class Stage {
   /** A human has to act. The search attribute holds the code, so that the UI can list all that are stuck. */
   block(code: string, why: string): void {
     if (this.#blocked?.code === code && this.#blocked.why === why) return;
-    if (this.#blocked?.code !== code) upsertSearchAttributes({ BerthBlocked: [code] });
+    if (this.#blocked?.code !== code) upsertSearchAttributes([{ key: ATTRIBUTES.blocked, value: code }]);
     this.#blocked = { code, why, since: new Date().toISOString() };
     this.#note(`blocked: ${code}: ${why}`);
   }
@@ -79,7 +79,7 @@ export class Stage {
     if (this.#blocked === null) return;
     this.#note(`no longer blocked: ${this.#blocked.code}`);
     this.#blocked = null;
-    upsertSearchAttributes({ BerthBlocked: [] });
+    upsertSearchAttributes([{ key: ATTRIBUTES.blocked, value: null }]);
     this.#show();
   }
 

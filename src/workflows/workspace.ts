@@ -155,11 +155,11 @@ function startTransition(
     // A parent that is terminated or lost must not leave a half-done move: the child goes on, the fleet looks again.
     parentClosePolicy: ParentClosePolicy.ABANDON,
     staticSummary: `${move.kind} of ${workspaceId}`,
-    searchAttributes: {
-      BerthWorkspace: [workspaceId],
-      BerthClass: [move.kind === 'upgrade' ? move.to : 'free'],
-      BerthPhase: ['start'],
-    },
+    typedSearchAttributes: [
+      { key: ATTRIBUTES.workspace, value: workspaceId },
+      { key: ATTRIBUTES.class, value: move.kind === 'upgrade' ? move.to : 'free' },
+      { key: ATTRIBUTES.phase, value: 'start' },
+    ],
   };
   return scope.run(async () => {
     try {

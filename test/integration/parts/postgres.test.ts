@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs';
-import { chmod, mkdtemp, readdir, rm } from 'node:fs/promises';
+import { chmod, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
@@ -81,6 +81,17 @@ describe('stop', () => {
     await postgres.stop();
     expect(existsSync(join(dir, '..'))).toBe(false);
     await expect(ask(postgres.url, 'select 1')).rejects.toThrow(/ECONNREFUSED/);
+  }, 90_000);
+
+  it('removes the folder also after the server died by itself, which is told', async () => {
+    const postgres = await startPostgres({ env, progress: silent });
+    const [row] = await ask(postgres.url, "select current_setting('data_directory') as dir");
+    const dir = String(row?.['dir']);
+    const [pid] = (await readFile(join(dir, 'postmaster.pid'), 'utf8')).split('\n');
+    process.kill(Number(pid), 'SIGKILL');
+    expect(await postgres.exited).toMatchObject({ name: 'the embedded Postgres', signal: 'SIGKILL' });
+    await postgres.stop();
+    expect(existsSync(join(dir, '..'))).toBe(false);
   }, 90_000);
 
   it('leaves no folder behind when the start fails', async () => {

@@ -80,7 +80,7 @@ describe('own Temporal server', () => {
   );
 
   it(
-    'tells when it dies by itself, with what it printed last',
+    'that cannot start says what it printed last, and what to do',
     async () => {
       const dbFile = '/nowhere/at/all.db';
       await expect(startTemporal({ env, progress: silent, dbFile })).rejects.toThrow(

@@ -21,7 +21,14 @@ import {
 } from '@temporalio/workflow';
 import { type Move, planMove, sameAim } from '../plan/transition.ts';
 import { downgrade } from './downgrade.ts';
-import { changeWish, nudged, shardRolled, transitionWorkflowId, type WorkspaceInput } from './messages.ts';
+import {
+  ATTRIBUTES,
+  changeWish,
+  nudged,
+  shardRolled,
+  transitionWorkflowId,
+  type WorkspaceInput,
+} from './messages.ts';
 import { perform, type ShortMove } from './moves.ts';
 import { observe, recordWish } from './proxies.ts';
 import { Stage } from './stage.ts';

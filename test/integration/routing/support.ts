@@ -1,6 +1,6 @@
 /** What the tests of the routing table share: a database each, rows by hand, and waiting for facts. */
 import pg from 'pg';
-import { afterAll, afterEach, beforeAll, beforeEach, expect } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, vi } from 'vitest';
 import { migrate } from '../../../src/database/migrate.ts';
 import { type Postgres, startPostgres } from '../../../src/dev/parts/postgres.ts';
 import { silent } from '../../../src/dev/parts/progress.ts';
@@ -39,13 +39,16 @@ export interface World {
   notifications(enabled: boolean): Promise<void>;
   /** Server processes of routing tables in this database. */
   backends(): Promise<number[]>;
-  killBackends(): Promise<number>;
+  /** Cuts them, or only the one that listens. Resolves to their number. */
+  killBackends(which?: 'all' | 'listener'): Promise<number>;
   /** Fails unless the table holds exactly the live rows of the database. */
   expectEqual(table: RoutingTable): Promise<void>;
 }
 
 /** Registers the hooks of one test file. `own`: never the server of DATABASE_URL, since the file interrupts it. */
 export function useWorld({ own = false } = {}): World {
+  // Longer than any wait of `until`, so that its words are what a failure shows.
+  vi.setConfig({ testTimeout: 60_000, hookTimeout: 60_000 });
   let postgres: Postgres | undefined;
   let admin: pg.Pool | undefined;
   let url = '';
@@ -58,7 +61,7 @@ export function useWorld({ own = false } = {}): World {
     const given = own || databaseUrl === undefined ? {} : { databaseUrl };
     postgres = await startPostgres({ env: { ...rest, ...given }, progress: silent });
     await migrate(await postgres.createDatabase(template));
-  }, 60_000);
+  });
   afterAll(() => postgres?.stop());
 
   beforeEach(async () => {
@@ -118,10 +121,14 @@ export function useWorld({ own = false } = {}): World {
       );
       return rows.map((row) => row.pid);
     },
-    killBackends: async () => {
-      const pids = await world.backends();
-      await world.admin.query('select pg_terminate_backend(pid) from unnest($1::int[]) as pid', [pids]);
-      return pids.length;
+    killBackends: async (which = 'all') => {
+      const { rowCount } = await world.admin.query(
+        `select pg_terminate_backend(pid) from pg_stat_activity
+          where application_name = 'berth-routing' and datname = current_database()
+          and ($1 = 'all' or query ilike 'listen%')`,
+        [which],
+      );
+      return rowCount ?? 0;
     },
     expectEqual: async (table) => {
       const { rows } = await world.admin.query<RouteRow>(

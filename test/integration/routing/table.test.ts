@@ -354,6 +354,18 @@ describe('a cut connection', () => {
     expect(errors.map((error) => error.message).join()).toMatch(/terminat|closed/);
   });
 
+  it('of the listener alone is followed by a refresh at once', async () => {
+    await world.put('w');
+    const table = await world.open(NEVER);
+    table.on('error', () => {});
+    await world.notifications(false);
+    await world.put('w', 'free', { deploymentId: 'free-1' });
+    expect(await world.killBackends('listener')).toBe(1);
+    await until('the change', () => where(table, 'w') === 'free-1');
+    await until('the refresh is proven', () => table.metrics().refreshes === 2);
+    expect(table.metrics().reconnects).toBe(1);
+  });
+
   it('does not end a process that hears no errors', async () => {
     await world.put('w');
     const table = await world.open({ ...OFTEN });

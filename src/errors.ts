@@ -15,6 +15,8 @@ export const ERROR_VERDICTS = {
   'cluster-unavailable': 'retry',
   /** The Temporal frontend did not answer. */
   'temporal-unavailable': 'retry',
+  /** No worker answered in time; the change is queued and may still be applied. */
+  'outcome-unknown': 'retry',
   /** The cluster refused a call: RBAC, admission, quota on objects. A person must grant or change something. */
   'cluster-denied': 'human',
   /** A field of ours is owned by another field manager. */

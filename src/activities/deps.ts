@@ -22,6 +22,8 @@ export interface ActivityDeps {
   readonly rules: Rules;
   readonly messenger: Messenger;
   readonly limits: Limits;
+  /** Payment statuses that may be recorded; see Config. */
+  readonly knownStatuses: readonly string[];
 }
 
 /** Bounds that keep one thing from growing without end. */

@@ -12,18 +12,30 @@ import {
 } from '../database/routes.ts';
 import { joinShard } from '../database/sides.ts';
 import { recordWish, type WishChange } from '../database/wishes.ts';
+import { OperatorError } from '../errors.ts';
 import type { Class, OwnClass } from '../plan/model.ts';
 import { bounded } from './boundary.ts';
 import type { ActivityDeps } from './deps.ts';
 
-export function createRoutingActivities({ database, rules, messenger, limits }: ActivityDeps) {
+export function createRoutingActivities(deps: ActivityDeps) {
+  const { database, rules, messenger, limits, knownStatuses } = deps;
   const { timing } = rules;
   return {
     observe: (input: { workspaceId: string }) =>
       bounded(() => observe(database, input.workspaceId, rules.paidStatuses)),
 
+    /** Refuses a payment status the config does not know: a slip must not move a paying workspace down. */
     recordWish: (input: { workspaceId: string; change: WishChange }) =>
-      bounded(() => recordWish(database, input.workspaceId, input.change)),
+      bounded(async () => {
+        const status = input.change.paymentStatus;
+        if (status != null && !knownStatuses.includes(status))
+          throw new OperatorError(
+            'invalid-payment-status',
+            `payment status ${JSON.stringify(status)} is none of ${knownStatuses.join(', ')}; correct it, or add it to paidStatuses or knownStatuses in the config`,
+            { status },
+          );
+        return recordWish(database, input.workspaceId, input.change);
+      }),
 
     /** `waitMs`: from now until the free side may be confirmed. */
     handOff: (input: { workspaceId: string; to: OwnClass; transition: string }) =>

@@ -1,0 +1,253 @@
+/**
+ * What a backend holds: tells Berth that a subscription or a connection changed, and asks where a workspace is. It
+ * needs Temporal only. It never moves anything itself, and never ends a transition.
+ */
+import {
+  type Client,
+  isGrpcServiceError,
+  QueryNotRegisteredError,
+  WithStartWorkflowOperation,
+  WorkflowNotFoundError,
+  WorkflowUpdateFailedError,
+  WorkflowUpdateRPCTimeoutOrCancelledError,
+} from '@temporalio/client';
+import { ApplicationFailure } from '@temporalio/common';
+import { ERROR_VERDICTS, type ErrorCode, OperatorError } from '../errors.ts';
+import { CLASSES, type Class, isClass } from '../plan/model.ts';
+import { workspaceIdProblem } from '../plan/names.ts';
+import {
+  ATTRIBUTES,
+  changeWish,
+  DEFAULT_TASK_QUEUE,
+  type Description,
+  describe,
+  nudged,
+  transitionWorkflowId,
+  type WishChangeMessage,
+  workspaceWorkflowId,
+} from '../workflows/messages.ts';
+
+export interface BerthClientOptions {
+  /** A connected client of `@temporalio/client`; owned by the caller. */
+  readonly client: Client;
+  /** The worker's task queue; `berth` unless the config says otherwise. */
+  readonly taskQueue?: string;
+  /** How long a wish may take to be recorded before the call gives up with `outcome-unknown`. Milliseconds. */
+  readonly deadlineMs?: number;
+}
+
+/** Long enough for a busy worker, short enough for a request handler. */
+const DEFAULT_DEADLINE_MS = 10_000;
+/** The workflows tell nobody when they end, so waiting asks; often enough for a person or a test. */
+const SETTLE_POLL_MS = 250;
+
+/** `recorded`: stored now. `unchanged`: it was so already. The move itself goes on after the answer. */
+export interface WishAnswer {
+  readonly kind: 'recorded' | 'unchanged';
+}
+
+/** Where a workspace is. Both parts are null when it is settled: an idle workspace has no workflow. */
+export interface WorkspaceDescription {
+  readonly workspaceId: string;
+  readonly settled: boolean;
+  readonly workspace: Description | null;
+  readonly transition: Description | null;
+}
+
+export class BerthClient {
+  readonly #client: Client;
+  readonly #taskQueue: string;
+  readonly #deadlineMs: number;
+
+  constructor(options: BerthClientOptions) {
+    this.#client = options.client;
+    this.#taskQueue = options.taskQueue ?? DEFAULT_TASK_QUEUE;
+    this.#deadlineMs = options.deadlineMs ?? DEFAULT_DEADLINE_MS;
+  }
+
+  /**
+   * A subscription changed. With `paymentStatus` the wish is written to "Workspace" and the answer comes once it is
+   * stored; without it, your own table holds it already and Berth only looks again.
+   * Throws `invalid-workspace-id`, `invalid-payment-status`, `wishes-read-only`; `temporal-unavailable` when Temporal
+   * cannot be reached; `outcome-unknown` when no worker answered in time: the wish is queued, and is applied once when
+   * a worker is back. Calling again with the same value is safe.
+   */
+  async subscriptionChanged(workspaceId: string, paymentStatus?: string | null): Promise<WishAnswer | null> {
+    requireWorkspaceId(workspaceId);
+    if (paymentStatus === undefined) {
+      await this.#nudge(workspaceId);
+      return null;
+    }
+    if (paymentStatus !== null) requirePaymentStatus(paymentStatus);
+    return this.#changeWish(workspaceId, { paymentStatus });
+  }
+
+  /** Connections or functions changed in "Connection": roll them out. Throws as `subscriptionChanged`. */
+  async connectionsChanged(workspaceId: string): Promise<void> {
+    requireWorkspaceId(workspaceId);
+    await this.#nudge(workspaceId);
+  }
+
+  /** Forces a class whatever is paid; null lets the payment decide again. Throws `invalid-class`, and as above. */
+  async forceClass(workspaceId: string, forcedClass: Class | null): Promise<WishAnswer> {
+    requireWorkspaceId(workspaceId);
+    if (forcedClass !== null && !isClass(forcedClass))
+      throw new OperatorError(
+        'invalid-class',
+        `class ${JSON.stringify(forcedClass)} is none of ${CLASSES.join(', ')}; give one of them, or null to force none`,
+        { forcedClass },
+      );
+    return this.#changeWish(workspaceId, { forcedClass });
+  }
+
+  /** The workspace is deleted: its routes drain, then its servers go. Throws as `subscriptionChanged`. */
+  async workspaceDeleted(workspaceId: string): Promise<WishAnswer> {
+    requireWorkspaceId(workspaceId);
+    return this.#changeWish(workspaceId, { deleted: true });
+  }
+
+  /** What the workspace's workflows say of themselves: phase, why they wait, since when and until when. */
+  async describe(workspaceId: string): Promise<WorkspaceDescription> {
+    requireWorkspaceId(workspaceId);
+    const [workspace, transition] = await Promise.all([
+      this.#describe(workspaceWorkflowId(workspaceId)),
+      this.#describe(transitionWorkflowId(workspaceId)),
+    ]);
+    return { workspaceId, settled: workspace === null && transition === null, workspace, transition };
+  }
+
+  /**
+   * Waits until no workflow of the workspace runs. Resolves to true when settled, false when `timeoutMs` passed first
+   * (or `signal` aborted): the move goes on either way.
+   */
+  async waitUntilSettled(
+    workspaceId: string,
+    options: { readonly timeoutMs: number; readonly signal?: AbortSignal },
+  ): Promise<boolean> {
+    requireWorkspaceId(workspaceId);
+    const until = Date.now() + options.timeoutMs;
+    for (;;) {
+      const running = await Promise.all(
+        [workspaceWorkflowId(workspaceId), transitionWorkflowId(workspaceId)].map((id) =>
+          this.#isRunning(id),
+        ),
+      );
+      if (!running.includes(true)) return true;
+      if (Date.now() >= until || options.signal?.aborted === true) return false;
+      await new Promise((resolve) => setTimeout(resolve, SETTLE_POLL_MS));
+    }
+  }
+
+  async #nudge(workspaceId: string): Promise<void> {
+    await this.#reached(() =>
+      this.#client.workflow.signalWithStart('workspace', {
+        ...this.#startOptions(workspaceId),
+        signal: nudged,
+        signalArgs: [],
+      }),
+    );
+  }
+
+  async #changeWish(workspaceId: string, change: WishChangeMessage): Promise<WishAnswer> {
+    const start = new WithStartWorkflowOperation('workspace', {
+      ...this.#startOptions(workspaceId),
+      workflowIdConflictPolicy: 'USE_EXISTING',
+    });
+    return this.#reached(() =>
+      this.#client.withDeadline(Date.now() + this.#deadlineMs, () =>
+        this.#client.workflow.executeUpdateWithStart(changeWish, {
+          args: [change],
+          startWorkflowOperation: start,
+        }),
+      ),
+    );
+  }
+
+  #startOptions(workspaceId: string) {
+    return {
+      workflowId: workspaceWorkflowId(workspaceId),
+      taskQueue: this.#taskQueue,
+      args: [{ workspaceId }],
+      staticSummary: `moves of ${workspaceId}`,
+      typedSearchAttributes: [{ key: ATTRIBUTES.workspace, value: workspaceId }],
+    };
+  }
+
+  async #describe(workflowId: string): Promise<Description | null> {
+    if (!(await this.#isRunning(workflowId))) return null;
+    try {
+      return await this.#reached(() => this.#client.workflow.getHandle(workflowId).query(describe));
+    } catch (error) {
+      if (error instanceof WorkflowNotFoundError || error instanceof QueryNotRegisteredError) return null;
+      throw error;
+    }
+  }
+
+  async #isRunning(workflowId: string): Promise<boolean> {
+    try {
+      const execution = await this.#reached(() => this.#client.workflow.getHandle(workflowId).describe());
+      return execution.status.name === 'RUNNING';
+    } catch (error) {
+      if (error instanceof WorkflowNotFoundError) return false;
+      throw error;
+    }
+  }
+
+  /** Runs a call and turns what Temporal says into an OperatorError that names the remedy. */
+  async #reached<T>(call: () => Promise<T>): Promise<T> {
+    try {
+      return await call();
+    } catch (error) {
+      throw translate(error, this.#deadlineMs);
+    }
+  }
+}
+
+function translate(error: unknown, deadlineMs: number): unknown {
+  if (error instanceof WorkflowUpdateFailedError) {
+    const failure = refusal(error.cause);
+    if (failure !== undefined) return failure;
+  }
+  if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || isDeadline(error))
+    return new OperatorError(
+      'outcome-unknown',
+      `no worker answered within ${deadlineMs} ms; the change is queued and is applied once when a worker is back (check that \`berth worker\` runs)`,
+      {},
+      error,
+    );
+  if (isGrpcServiceError(error))
+    return new OperatorError(
+      'temporal-unavailable',
+      `Temporal does not answer (${error.message}); nothing is known to be recorded: try again`,
+      {},
+      error,
+    );
+  return error;
+}
+
+/** The activity's own refusal, which arrives wrapped: its failure type is one of our codes. */
+function refusal(cause: unknown): OperatorError | undefined {
+  for (let inner = cause; inner instanceof Error; inner = inner.cause)
+    if (inner instanceof ApplicationFailure && inner.type != null && inner.type in ERROR_VERDICTS)
+      return new OperatorError(inner.type as ErrorCode, inner.message, {}, cause);
+  return undefined;
+}
+
+/** gRPC status 4: https://grpc.io/docs/guides/status-codes/ */
+const DEADLINE_EXCEEDED = 4;
+const isDeadline = (error: unknown): boolean => isGrpcServiceError(error) && error.code === DEADLINE_EXCEEDED;
+
+function requireWorkspaceId(workspaceId: string): void {
+  const problem = workspaceIdProblem(workspaceId);
+  if (problem !== null) throw new OperatorError('invalid-workspace-id', problem, { workspaceId });
+}
+
+/** Shape only; the worker also refuses words that its config does not know. */
+function requirePaymentStatus(status: string): void {
+  if (!/^[\w.-]{1,64}$/.test(status))
+    throw new OperatorError(
+      'invalid-payment-status',
+      `payment status ${JSON.stringify(status)} is malformed; give one word such as active, past_due or canceled`,
+      { status },
+    );
+}

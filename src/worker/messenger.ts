@@ -1,0 +1,70 @@
+/** Sends "look again" to workflows, for activities. It carries no state, so a lost or doubled message harms nothing. */
+import { type Client, isGrpcServiceError, WorkflowNotFoundError } from '@temporalio/client';
+import type { Messenger } from '../activities/deps.ts';
+import { OperatorError } from '../errors.ts';
+import type { Timing } from '../plan/timing.ts';
+import {
+  ATTRIBUTES,
+  nudged,
+  shardRolled,
+  shardWorkflowId,
+  transitionWorkflowId,
+  workspaceWorkflowId,
+} from '../workflows/messages.ts';
+
+/** Signals under way at once when a shard's rollout concerns many workspaces. */
+const PARALLEL = 20;
+
+export function createMessenger(client: Client, taskQueue: string, timing: Timing): Messenger {
+  return {
+    nudgeShard: (shardId) =>
+      reached(`shard ${shardId}`, async () => {
+        await client.workflow.signalWithStart('shard', {
+          workflowId: shardWorkflowId(shardId),
+          taskQueue,
+          args: [{ shardId, pace: { gatherMs: timing.shardGatherMs, pauseMs: timing.shardPauseMs } }],
+          signal: nudged,
+          signalArgs: [],
+          staticSummary: `rollouts of ${shardId}`,
+        });
+      }),
+
+    nudgeWorkspace: (workspaceId) =>
+      reached(`workspace ${workspaceId}`, async () => {
+        await client.workflow.signalWithStart('workspace', {
+          workflowId: workspaceWorkflowId(workspaceId),
+          taskQueue,
+          args: [{ workspaceId }],
+          signal: nudged,
+          signalArgs: [],
+          staticSummary: `moves of ${workspaceId}`,
+          typedSearchAttributes: [{ key: ATTRIBUTES.workspace, value: workspaceId }],
+        });
+      }),
+
+    async shardRolled(workspaceIds) {
+      const ids = workspaceIds.flatMap((id) => [workspaceWorkflowId(id), transitionWorkflowId(id)]);
+      for (let i = 0; i < ids.length; i += PARALLEL)
+        await Promise.all(ids.slice(i, i + PARALLEL).map((id) => signalIfRunning(client, id)));
+    },
+  };
+}
+
+async function signalIfRunning(client: Client, workflowId: string): Promise<void> {
+  try {
+    await client.workflow.getHandle(workflowId).signal(shardRolled);
+  } catch (error) {
+    // Nobody waits there, or Temporal is away: who waits looks again by itself.
+    if (error instanceof WorkflowNotFoundError || isGrpcServiceError(error)) return;
+    throw error;
+  }
+}
+
+async function reached(what: string, send: () => Promise<void>): Promise<void> {
+  try {
+    await send();
+  } catch (error) {
+    if (!isGrpcServiceError(error)) throw error;
+    throw new OperatorError('temporal-unavailable', `${what} could not be told: ${error.message}`, {}, error);
+  }
+}

@@ -1,0 +1,80 @@
+/**
+ * `berth setup`: migrate, register search attributes, create or update schedules. Idempotent; a schedule that somebody
+ * paused stays paused, with its note.
+ */
+import {
+  type Client,
+  type Connection,
+  ScheduleNotFoundError,
+  ScheduleOverlapPolicy,
+} from '@temporalio/client';
+import { temporal } from '@temporalio/proto';
+import { migrate } from '../database/migrate.ts';
+import { FLEET_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
+import type { Config } from './config.ts';
+import { missingSearchAttributes } from './temporal.ts';
+
+/** What was done now; empty lists and `unchanged` when everything was there. */
+export interface SetupResult {
+  readonly migrations: readonly string[];
+  readonly searchAttributes: readonly string[];
+  readonly schedules: readonly {
+    readonly id: string;
+    readonly did: 'created' | 'updated';
+    readonly paused: boolean;
+  }[];
+}
+
+export async function setup(options: {
+  readonly config: Config;
+  readonly databaseUrl: string;
+  readonly client: Client;
+  readonly connection: Connection;
+  readonly namespace: string;
+}): Promise<SetupResult> {
+  const { config, client, connection, namespace } = options;
+  const migrations = await migrate(options.databaseUrl, config.schema);
+  const missing = await missingSearchAttributes(connection, namespace);
+  if (missing.length > 0) {
+    const { INDEXED_VALUE_TYPE_KEYWORD } = temporal.api.enums.v1.IndexedValueType;
+    await connection.operatorService.addSearchAttributes({
+      namespace,
+      searchAttributes: Object.fromEntries(missing.map((name) => [name, INDEXED_VALUE_TYPE_KEYWORD])),
+    });
+    await untilRegistered(connection, namespace);
+  }
+  return { migrations, searchAttributes: missing, schedules: [await fleetSchedule(client, config)] };
+}
+
+/** The server's frontend caches search attributes for a moment after they are added. */
+async function untilRegistered(connection: Connection, namespace: string): Promise<void> {
+  for (let tries = 0; tries < 100; tries++) {
+    if ((await missingSearchAttributes(connection, namespace)).length === 0) return;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error(`search attributes ${SEARCH_ATTRIBUTES.join(', ')} were added and are still not listed`);
+}
+
+async function fleetSchedule(client: Client, config: Config) {
+  const spec = { intervals: [{ every: config.fleetEveryMs }] };
+  const action = {
+    type: 'startWorkflow' as const,
+    workflowType: 'fleet',
+    args: [{ maxNudges: config.limits.fleetMaxNudges }],
+    taskQueue: config.taskQueue,
+    // A pass that hangs must not keep the schedule from ever running again.
+    workflowExecutionTimeout: '1 h' as const,
+  };
+  // A pass that takes longer than the interval is not doubled, and missed passes are not made up: each sees everything.
+  const policies = { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1 minute' as const };
+  const handle = client.schedule.getHandle(FLEET_SCHEDULE_ID);
+  try {
+    const before = await handle.describe();
+    await handle.update((previous) => ({ ...previous, spec, action, policies }));
+    return { id: FLEET_SCHEDULE_ID, did: 'updated' as const, paused: before.state.paused };
+  } catch (error) {
+    if (!(error instanceof ScheduleNotFoundError)) throw error;
+    await client.schedule.create({ scheduleId: FLEET_SCHEDULE_ID, spec, action, policies });
+    return { id: FLEET_SCHEDULE_ID, did: 'created' as const, paused: false };
+  }
+}

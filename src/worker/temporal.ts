@@ -1,0 +1,90 @@
+/**
+ * Connects to Temporal as `@temporalio/envconfig` says (TEMPORAL_* variables and its config file), and checks that the
+ * namespace has what Berth needs. It starts no workflow.
+ */
+import { Client, Connection } from '@temporalio/client';
+import { loadClientConnectConfig } from '@temporalio/envconfig';
+import { NativeConnection } from '@temporalio/worker';
+import { OperatorError } from '../errors.ts';
+import { SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
+
+/** Where the frontend is; absent fields come from the environment. */
+export interface TemporalTarget {
+  readonly address?: string;
+  readonly namespace?: string;
+}
+
+/** Long enough for a far server, short enough that a wrong address is told of at once. */
+const CONNECT_TIMEOUT_MS = 10_000;
+
+/** Address and namespace that will be used. */
+export function temporalTarget(target: TemporalTarget = {}): {
+  readonly address: string;
+  readonly namespace: string;
+  readonly options: ReturnType<typeof loadClientConnectConfig>['connectionOptions'];
+} {
+  const loaded = loadClientConnectConfig();
+  const address = target.address ?? loaded.connectionOptions.address ?? 'localhost:7233';
+  return {
+    address,
+    namespace: target.namespace ?? loaded.namespace ?? 'default',
+    options: { ...loaded.connectionOptions, address },
+  };
+}
+
+const unreachable = (address: string, error: unknown) =>
+  new OperatorError(
+    'temporal-unavailable',
+    `Temporal at ${address} does not answer (${error instanceof Error ? error.message : String(error)}); check TEMPORAL_ADDRESS and that the server runs`,
+    { address },
+    error,
+  );
+
+/** A client's connection. Throws `temporal-unavailable` naming the address. Close `connection` when done. */
+export async function connectClient(
+  target: TemporalTarget = {},
+): Promise<{ client: Client; connection: Connection }> {
+  const { address, namespace, options } = temporalTarget(target);
+  try {
+    const connection = await Connection.connect({ ...options, connectTimeout: CONNECT_TIMEOUT_MS });
+    return { connection, client: new Client({ connection, namespace }) };
+  } catch (error) {
+    throw unreachable(address, error);
+  }
+}
+
+/** A worker's connection. Throws `temporal-unavailable` naming the address. */
+export async function connectWorker(target: TemporalTarget = {}): Promise<NativeConnection> {
+  const { address, options } = temporalTarget(target);
+  let timer: NodeJS.Timeout | undefined;
+  try {
+    const connecting = NativeConnection.connect(options);
+    const late = new Promise<never>((_, reject) => {
+      timer = setTimeout(
+        () => reject(new Error(`no answer within ${CONNECT_TIMEOUT_MS} ms`)),
+        CONNECT_TIMEOUT_MS,
+      );
+    });
+    // A connection that comes after we gave up is closed, not leaked.
+    late.catch(() =>
+      connecting.then(
+        (connection) => connection.close(),
+        () => undefined,
+      ),
+    );
+    return await Promise.race([connecting, late]);
+  } catch (error) {
+    throw unreachable(address, error);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Search attributes of Berth that the namespace lacks. */
+export async function missingSearchAttributes(
+  connection: Connection,
+  namespace: string,
+): Promise<readonly string[]> {
+  const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace });
+  return SEARCH_ATTRIBUTES.filter((name) => customAttributes?.[name] === undefined);
+}

@@ -8,7 +8,7 @@ import {
   ScheduleNotFoundError,
   ScheduleOverlapPolicy,
 } from '@temporalio/client';
-import { temporal } from '@temporalio/proto';
+import proto from '@temporalio/proto';
 import { migrate } from '../database/migrate.ts';
 import { FLEET_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
 import type { Config } from './config.ts';
@@ -36,7 +36,7 @@ export async function setup(options: {
   const migrations = await migrate(options.databaseUrl, config.schema);
   const missing = await missingSearchAttributes(connection, namespace);
   if (missing.length > 0) {
-    const { INDEXED_VALUE_TYPE_KEYWORD } = temporal.api.enums.v1.IndexedValueType;
+    const { INDEXED_VALUE_TYPE_KEYWORD } = proto.temporal.api.enums.v1.IndexedValueType;
     await connection.operatorService.addSearchAttributes({
       namespace,
       searchAttributes: Object.fromEntries(missing.map((name) => [name, INDEXED_VALUE_TYPE_KEYWORD])),

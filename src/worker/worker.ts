@@ -15,6 +15,7 @@ import { workflowBundle } from './bundle.ts';
 import type { Config } from './config.ts';
 import { type Health, startHealth } from './health.ts';
 import { createMessenger } from './messenger.ts';
+import { installRuntime } from './runtime.ts';
 import {
   connectClient,
   connectWorker,
@@ -50,6 +51,7 @@ const SHUTDOWN_FORCE_MS = 30_000;
 /** Starts polling. Throws one OperatorError that names every problem; then nothing is left open. */
 export async function startWorker(options: WorkerOptions): Promise<RunningWorker> {
   const { config, cluster, logger } = options;
+  installRuntime(logger);
   const opened: (() => Promise<unknown>)[] = [];
   const release = async () => {
     for (const close of opened.reverse()) await close();

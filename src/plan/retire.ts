@@ -27,7 +27,7 @@ export type RetirementCheck =
 
 /** Smallest wait, so that a boundary met to the millisecond never spins. */
 const MIN_WAIT_MS = 50;
-/** Asking again while a shard rolls: the end of the rollout also wakes the waiter, so this is only the safety net. */
+/** Asking again while a shard rolls. Larger: moves wait longer. Smaller: more questions while a long rollout runs. */
 const ROLLING_WAIT_MS = 5_000;
 
 export function confirmRetirement(state: RetirementState, timing: Timing): RetirementCheck {

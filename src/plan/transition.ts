@@ -113,6 +113,13 @@ function isServed(observed: Observed, route: Route, side: Side | undefined): boo
   );
 }
 
+/** True when a side that serves, and that routers may be sent to, has not got the newest config. */
+export function hasStaleSide(observed: Observed): boolean {
+  const { wish } = observed;
+  if (wish === null || wish.deleted) return false;
+  return observed.sides.some((s) => s.state === 'serving' && s.servedDigest !== wish.configDigest);
+}
+
 /** True when a move under way is still the right one; only then it is told of an edit instead of being cancelled. */
 export function sameAim(current: Move, next: Move): boolean {
   const aim = (move: Move) => ('to' in move ? `${move.kind}/${move.to}` : move.kind);

@@ -30,7 +30,7 @@ async function runDowngrade(context: MoveContext): Promise<void> {
   if (notice.kind === 'wishChanged') throw new WishChanged(notice.why);
   const shutdownAtMs = Date.now() + notice.waitMs;
 
-  await keepingFresh(context, async () => {
+  await keepingFresh(context, 0, async () => {
     // 2. Join a shard. 3. When it is rolled out with this workspace in it, and only then, record the free route.
     await joinAndRecord(context, 'downgrade', false);
 
@@ -38,11 +38,15 @@ async function runDowngrade(context: MoveContext): Promise<void> {
     stage.enter('drain');
     const left = shutdownAtMs - Date.now();
     if (left > 0) await waitFor(stage, left, 'drain delay: routers may still choose the own route');
-    await retire(context, 'downgrade');
+    await retire(context, 'downgrade', () => scheduleShutdown({ workspaceId }));
   });
 }
 
-/** Joins a shard and records the free route once the shard serves the workspace. `newest`: with the newest config. */
+/**
+ * Joins a shard and records the free route once the shard serves the workspace. `newest`: with the newest config; else
+ * any rollout since the join will do, so that constant edits cannot hold a downgrade up. A member that was about to
+ * leave may still be served with an old config; that one is never taken.
+ */
 export async function joinAndRecord(
   context: MoveContext,
   transition: string,
@@ -50,16 +54,25 @@ export async function joinAndRecord(
 ): Promise<void> {
   const { workspaceId, stage, ears } = context;
   ears.shardRolled = false;
-  const joined = await unblocked(stage, () => joinShard({ workspaceId, wantsRoute: true }));
-  if (joined.kind === 'wishChanged') throw new WishChanged(joined.why);
-  stage.note(`member of ${joined.shardId}`);
-  for (let tries = 0; ; tries++) {
-    const recorded = await unblocked(stage, () => recordFreeRoute({ workspaceId, transition, newest }));
+  stage.note(`member of ${await join(context)}`);
+  for (let tries = 0, rolled = false; ; tries++) {
+    const demand = newest || !rolled;
+    const recorded = await unblocked(stage, () =>
+      recordFreeRoute({ workspaceId, transition, newest: demand }),
+    );
     if (recorded.kind === 'recorded') break;
     if (recorded.kind === 'wishChanged') throw new WishChanged(recorded.why);
-    await waitForShard(context, tries, recorded.why);
+    if (await waitForShard(context, tries, recorded.why)) rolled = true;
+    // An edit after the shard's last look, or a shard that was lost: joining again tells it, and changes nothing else.
+    else await join(context);
   }
   stage.enter('handOff');
+}
+
+async function join({ workspaceId, stage }: MoveContext): Promise<string> {
+  const joined = await unblocked(stage, () => joinShard({ workspaceId, wantsRoute: true }));
+  if (joined.kind === 'wishChanged') throw new WishChanged(joined.why);
+  return joined.shardId;
 }
 
 /** Before the free route is recorded the notice is taken back; afterwards everything stays for the next plan. */

@@ -29,7 +29,7 @@ export async function perform(context: MoveContext, move: ShortMove): Promise<vo
       return remove(context);
     case 'unserve':
       await recordEmpty(context, move.to, true);
-      return retire(context, 'unserve');
+      return retire(context, 'unserve', () => recordEmptyRoute({ workspaceId, to: move.to }));
     case 'place':
     case 'refresh':
     case 'swap':

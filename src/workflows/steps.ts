@@ -16,10 +16,13 @@ export class WishChanged extends Error {
   }
 }
 
-/** What a running move hears from outside; the flags stay up until somebody takes them down. */
+/** What a running move hears from outside. */
 export interface Ears {
-  /** The wish may have changed (functions edited): sides that may be routed to need the newest config. */
-  edited: boolean;
+  /**
+   * How often the wish may have changed (functions edited): sides that may be routed to need the newest config. A
+   * count, since several listeners wait for it and each must hear every edit: a flag would be taken from the others.
+   */
+  edits: number;
   /** A shard's rollout is finished: a wait for it is worth asking again. */
   shardRolled: boolean;
 }
@@ -55,15 +58,27 @@ export async function waitFor(stage: Stage, waitMs: number, why: string): Promis
   stage.go();
 }
 
-/** Runs `work` and stops it as soon as an edit is heard; true when it was stopped. Its cancellation is awaited. */
+/**
+ * Runs `work` and stops it as soon as an edit after the first `heard` is heard. Its cancellation is awaited, also when
+ * it comes from outside: an undo must not run beside it.
+ */
 async function unlessEdited<T>(
   ears: Ears,
+  heard: number,
   work: () => Promise<T>,
 ): Promise<{ readonly edited: true } | { readonly edited: false; readonly value: T }> {
   const scope = new CancellationScope();
   const working = scope.run(work).then((value) => ({ edited: false as const, value }));
-  const hearing = scope.run(() => condition(() => ears.edited)).then(() => ({ edited: true as const }));
-  hearing.catch(() => undefined);
+  const hearing = new Promise<{ readonly edited: true }>((resolve, reject) => {
+    scope
+      .run(() => condition(() => ears.edits !== heard))
+      .then(
+        () => resolve({ edited: true }),
+        (error) => {
+          if (!isCancellation(error)) reject(error);
+        },
+      );
+  });
   try {
     const first = await Promise.race([working, hearing]);
     if (!first.edited) return first;
@@ -79,12 +94,17 @@ async function unlessEdited<T>(
 
 /**
  * Applies the own deployment and waits for its full rollout, again and again until a rollout with the newest edit is
- * proven. A rollout that fails is shown with the pod's own reason and waited for: routing stays as it is.
+ * proven; the shard is told of each edit too, since routers may be sent there however long this takes. A rollout that
+ * fails is shown with the pod's own reason and waited for: routing stays as it is. Answers how many edits it contains.
  */
-export async function rollOutOwn(context: MoveContext, cls: OwnClass | null): Promise<void> {
+export async function rollOutOwn(context: MoveContext, cls: OwnClass | null): Promise<number> {
   const { workspaceId, stage, ears } = context;
+  let heard = ears.edits;
   for (let tries = 0; ; ) {
-    ears.edited = false;
+    if (ears.edits !== heard) {
+      heard = ears.edits;
+      await nudgeShards({ workspaceId });
+    }
     const applied = await unblocked(stage, () => applyOwn({ workspaceId, class: cls }));
     if (applied.kind === 'wishChanged') throw new WishChanged(applied.why);
     if (applied.kind === 'leaving') throw new WishChanged('the own deployment is on its way out');
@@ -93,9 +113,9 @@ export async function rollOutOwn(context: MoveContext, cls: OwnClass | null): Pr
       continue;
     }
     const { deploymentId, template } = applied;
-    const outcome = await unlessEdited(ears, () => untilRolledOut(context, deploymentId, template));
-    if (outcome.edited) continue;
-    if (outcome.value === 'rolledOut' && !ears.edited) return;
+    const outcome = await unlessEdited(ears, heard, () => untilRolledOut(context, deploymentId, template));
+    if (outcome.edited || ears.edits !== heard) continue;
+    if (outcome.value === 'rolledOut') return heard;
     if (outcome.value === 'applyAgain') await waitFor(stage, pauseAfter(tries++), 'applying again');
   }
 }
@@ -130,18 +150,24 @@ async function untilRolledOut(
 }
 
 /**
- * Runs `body` while every edit that is heard is rolled out to the own deployment and to the shard: during a
- * transition an edit reaches every side that may still be routed to, without waiting for a timer.
+ * Runs `body` while every edit after the first `contained` is rolled out to the own deployment and to the shard: during
+ * a transition an edit reaches every side that may still be routed to, without waiting for a timer.
  */
-export async function keepingFresh<T>(context: MoveContext, body: () => Promise<T>): Promise<T> {
+export async function keepingFresh<T>(
+  context: MoveContext,
+  contained: number,
+  body: () => Promise<T>,
+): Promise<T> {
+  const { workspaceId, ears } = context;
   const scope = new CancellationScope();
   let broken: unknown;
+  let heard = contained;
   const keeping = scope
     .run(async () => {
       for (;;) {
-        await condition(() => context.ears.edited);
-        await nudgeShards({ workspaceId: context.workspaceId });
-        await rollOutOwn(context, null);
+        await condition(() => ears.edits !== heard);
+        await nudgeShards({ workspaceId });
+        heard = await rollOutOwn(context, null);
       }
     })
     .catch((error) => {
@@ -174,9 +200,19 @@ export async function deleteLetGo(
   }
 }
 
-/** Waits until the shard may have news: its signal wakes at once, the growing pause is the safety net. */
-export async function waitForShard({ stage, ears }: MoveContext, tries: number, why: string): Promise<void> {
+/**
+ * Waits until the shard may have news: its signal and an edit wake at once, the growing pause is the safety net. True
+ * when a rollout of the shard is what woke it.
+ */
+export async function waitForShard(
+  { stage, ears }: MoveContext,
+  tries: number,
+  why: string,
+): Promise<boolean> {
   stage.wait(why, null);
-  await condition(() => ears.shardRolled || ears.edited, pauseAfter(tries), { summary: why });
+  const heard = ears.edits;
+  await condition(() => ears.shardRolled || ears.edits !== heard, pauseAfter(tries), { summary: why });
+  const rolled = ears.shardRolled;
   ears.shardRolled = false;
+  return rolled;
 }

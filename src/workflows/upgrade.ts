@@ -1,5 +1,6 @@
 /** Workflow `upgrade` (to dedicated or premium): docs/runbook.md, "Upgrade". It never touches another workspace. */
 import { CancellationScope, isCancellation, setHandler } from '@temporalio/workflow';
+import type { Blocked } from '../errors.ts';
 import type { OwnClass } from '../plan/model.ts';
 import { ownDeploymentId } from '../plan/names.ts';
 import { nudged, shardRolled, type TransitionInput } from './messages.ts';
@@ -38,10 +39,10 @@ export function openTransition(workflow: string, workspaceId: string): MoveConte
   const context: MoveContext = {
     workspaceId,
     stage: new Stage(workflow, workspaceId),
-    ears: { edited: false, shardRolled: false },
+    ears: { edits: 0, shardRolled: false },
   };
   setHandler(nudged, () => {
-    context.ears.edited = true;
+    context.ears.edits++;
   });
   setHandler(shardRolled, () => {
     context.ears.shardRolled = true;
@@ -54,24 +55,33 @@ async function runUpgrade(context: MoveContext, to: OwnClass): Promise<void> {
 
   // 1. Create or update the deployment. 2. Wait until it is rolled out in full. Routers still fall back to free.
   stage.enter('prepare', { class: to });
-  await rollOutOwn(context, to);
+  const contained = await rollOutOwn(context, to);
 
   // 3. Hand off in one transaction.
   stage.enter('handOff');
-  const handedOff = await unblocked(stage, () => handOff({ workspaceId, to, transition: 'upgrade' }));
+  const give = () => handOff({ workspaceId, to, transition: 'upgrade' });
+  const handedOff = await unblocked(stage, give);
   if (handedOff.kind === 'wishChanged') throw new WishChanged(handedOff.why);
   if (handedOff.kind === 'notServed') throw new WishChanged(`${ownDeploymentId(workspaceId)} is not served`);
 
   // 4. Sleep handoffDelay, then confirm the safe handoff in the database. 5. Retire the free route, leave the shard.
   stage.enter('drain');
-  await keepingFresh(context, async () => {
+  await keepingFresh(context, contained, async () => {
     await waitFor(stage, handedOff.waitMs, 'handoff delay: routers may still act on the old table');
-    await retire(context, 'upgrade');
+    await retire(context, 'upgrade', give);
   });
 }
 
-/** Asks until the safe handoff is confirmed; from the confirmation on nothing is cancelled any more. */
-export async function retire(context: MoveContext, transition: string): Promise<void> {
+/**
+ * Asks until the safe handoff is confirmed; from the confirmation on nothing is cancelled any more. Before it asks again
+ * it gives notice again (`notice`, the step that gave it): that moves no instant, and a route that came back meanwhile,
+ * by a late rollout or by hand, would otherwise be waited for for ever.
+ */
+export async function retire(
+  context: MoveContext,
+  transition: string,
+  notice: () => Promise<{ readonly kind: string } | Blocked>,
+): Promise<void> {
   const { workspaceId, stage } = context;
   for (;;) {
     const outcome = await CancellationScope.nonCancellable(async () => {
@@ -85,6 +95,7 @@ export async function retire(context: MoveContext, transition: string): Promise<
     if (outcome.kind === 'retired') return;
     if (outcome.kind === 'wishChanged') throw new WishChanged(outcome.why);
     await waitFor(stage, outcome.waitMs, outcome.why);
+    await unblocked(stage, notice);
   }
 }
 

@@ -19,7 +19,7 @@ import {
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import { type Move, planMove, sameAim } from '../plan/transition.ts';
+import { hasStaleSide, type Move, planMove, sameAim } from '../plan/transition.ts';
 import { downgrade } from './downgrade.ts';
 import {
   ATTRIBUTES,
@@ -41,7 +41,7 @@ const REPEATS_BEFORE_PAUSE = 3;
 export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> {
   const stage = new Stage('workspace', workspaceId);
   const heard = { nudge: false };
-  const context: MoveContext = { workspaceId, stage, ears: { edited: false, shardRolled: false } };
+  const context: MoveContext = { workspaceId, stage, ears: { edits: 0, shardRolled: false } };
   setHandler(nudged, () => {
     heard.nudge = true;
   });
@@ -80,7 +80,7 @@ export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> 
       stage.wait(why, pauseAfter(repeats));
       await condition(() => heard.nudge, pauseAfter(repeats), { summary: why });
     }
-    await run(context, heard, move);
+    await run(context, heard, move, hasStaleSide(observed));
     if (workflowInfo().continueAsNewSuggested) {
       await condition(allHandlersFinished);
       return continueAsNew<typeof workspace>({ workspaceId });
@@ -88,19 +88,22 @@ export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> 
   }
 }
 
-/** Performs one move; passes edits on, and cancels it when the wish leads elsewhere. */
+/**
+ * Performs one move; passes edits on, and cancels it when the wish leads elsewhere. `stale`: an edit came before the
+ * move, and a side that serves has not got it yet.
+ */
 async function run(
   context: MoveContext,
   heard: { nudge: boolean },
   move: Exclude<Move, { kind: 'settled' | 'blocked' }>,
+  stale: boolean,
 ): Promise<void> {
   const { workspaceId, stage, ears } = context;
   const scope = new CancellationScope();
   const state: { ended: boolean; error: unknown } = { ended: false, error: undefined };
   let passOn = async (): Promise<void> => {
-    ears.edited = true;
+    ears.edits++;
   };
-  ears.edited = false;
 
   if (move.kind === 'upgrade' || move.kind === 'downgrade') {
     const child = await startTransition(workspaceId, move, scope);
@@ -114,6 +117,7 @@ async function run(
     stage.enter(move.kind);
     passOn = () => child.signal(nudged).catch(ignoreGone);
     settle(child.result());
+    if (stale) await passOn();
   } else {
     const short: ShortMove = move;
     settle(scope.run(() => perform(context, short)));

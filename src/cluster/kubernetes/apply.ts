@@ -35,10 +35,10 @@ import { deleteSeen, said, store } from './store.ts';
 /** How often objects may change under one apply before it gives up for now. */
 const ATTEMPTS = 4;
 /**
- * Whose `replicas` may be taken back once we deleted the autoscaler: the controller that acted for it. Nobody else in
- * kube-controller-manager writes through `scale`.
+ * Whose `replicas` may be taken back once we deleted the autoscaler: the controller that acted for it. It is named after
+ * its binary, and nothing else in it writes through `scale`.
  */
-const AUTOSCALER_MANAGER = /"kube-controller-manager" with subresource "scale"/;
+const AUTOSCALER_MANAGER = /"kube-controller-manager[^"]*" with subresource "scale"/;
 
 type Step =
   | Exclude<ApplyOutcome, { kind: 'applied' }>

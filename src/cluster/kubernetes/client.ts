@@ -107,6 +107,7 @@ export class KubernetesClient {
       );
     if (!answer.ok) throw unexpected(answer, doing);
     const { items, metadata } = answer.value;
+    // An empty list of metadata is written as null; an answer without a version is no list at all.
     if (items === undefined || metadata?.resourceVersion === undefined)
       throw new OperatorError(
         'cluster-unavailable',
@@ -114,7 +115,7 @@ export class KubernetesClient {
       );
     const token = metadata.continue;
     return {
-      items,
+      items: items ?? [],
       resourceVersion: metadata.resourceVersion,
       continueToken: token === undefined || token === '' ? undefined : token,
     };

@@ -93,7 +93,7 @@ export interface WarningEvent extends KubeObject {
 
 export interface List<T> {
   readonly metadata?: { readonly resourceVersion?: string; readonly continue?: string };
-  readonly items?: readonly T[];
+  readonly items?: readonly T[] | null;
 }
 
 /** The API server's own account of a failure. */

@@ -73,7 +73,8 @@ function sameWish(before: KubeObject | null, after: KubeObject): boolean {
   return isDeepStrictEqual(wish(before), wish(after));
 }
 
-export type Deleted = 'deleted' | 'gone' | 'moved';
+/** `gone`: it does not exist any more. `deleting`: finalizers or pods hold it. `moved`: it is another one by now. */
+export type Deleted = 'gone' | 'deleting' | 'moved';
 
 /** Deletes exactly the object that was seen, by its UID; `sameVersion`: and only if it has not changed since. */
 export async function deleteSeen(
@@ -85,7 +86,7 @@ export async function deleteSeen(
   const { name, uid, resourceVersion } = seen.metadata ?? {};
   if (name === undefined || uid === undefined)
     throw new Error(`a ${resource.kind} without name or UID cannot be deleted safely`);
-  const answer = await client.call({
+  const answer = await client.call<KubeObject>({
     method: 'DELETE',
     path: pathOf(resource, client.namespace, name),
     body: {
@@ -96,7 +97,8 @@ export async function deleteSeen(
     },
     doing: `delete ${objectName(resource, name)}`,
   });
-  if (answer.ok) return 'deleted';
+  // The answer is the object as it is now while something holds it, and else a mere status or its last state.
+  if (answer.ok) return answer.value.metadata?.deletionTimestamp === undefined ? 'gone' : 'deleting';
   return answer.status === 404 ? 'gone' : 'moved';
 }
 

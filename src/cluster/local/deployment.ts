@@ -83,9 +83,14 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
     return this.#desired;
   }
 
+  /** Servers that are not told to stop, oldest first. */
+  get servers(): readonly ServerProcess[] {
+    return this.#sets().flatMap((set) => set.servers);
+  }
+
   /** Names of all servers that live, stopping ones included. */
   get living(): readonly string[] {
-    return [...this.#sets().flatMap((set) => set.servers), ...this.#stopping].map((server) => server.name);
+    return [...this.servers, ...this.#stopping].map((server) => server.name);
   }
 
   /** Config parts that a living or future server may read. */
@@ -164,9 +169,7 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
   }
 
   #backends(): readonly number[] {
-    return this.#sets()
-      .flatMap((set) => set.servers)
-      .flatMap((server) => (server.ready && server.port !== undefined ? [server.port] : []));
+    return this.servers.flatMap((server) => (server.ready && server.port !== undefined ? [server.port] : []));
   }
 
   #start(set: ServerSet): void {
@@ -204,7 +207,7 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
 
   observe(): Observation {
     const current = this.#current?.servers ?? [];
-    const all = this.#sets().flatMap((set) => set.servers);
+    const all = this.servers;
     const ready = all.filter((server) => server.ready).length;
     return {
       deploymentId: this.#options.deploymentId,

@@ -51,6 +51,16 @@ export interface LocalCluster extends Cluster {
   readonly urlTemplate: string;
   /** `http://127.0.0.1:<port>` of the proxy. */
   readonly proxyUrl: string;
+  /** The servers of a deployment that are wanted now, oldest first; for people and for trials of faults. */
+  processes(deploymentId: string): readonly LocalProcess[];
+}
+
+export interface LocalProcess {
+  readonly name: string;
+  /** Undefined between a crash and the next start. */
+  readonly pid: number | undefined;
+  readonly port: number | undefined;
+  readonly ready: boolean;
 }
 
 /** Starts the proxy; servers start with the first `apply`. */
@@ -182,6 +192,11 @@ class ProcessCluster implements LocalCluster {
   async observe(deploymentId: string): Promise<Observation> {
     this.#refuseClosed();
     return this.#deployments.get(deploymentId)?.observe() ?? absent(deploymentId);
+  }
+
+  processes(deploymentId: string): readonly LocalProcess[] {
+    const servers = this.#deployments.get(deploymentId)?.servers ?? [];
+    return servers.map(({ name, pid, port, ready }) => ({ name, pid, port, ready }));
   }
 
   async *watch(deploymentId: string, signal: AbortSignal): AsyncGenerator<Observation> {

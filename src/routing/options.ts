@@ -74,10 +74,14 @@ export function settingsOf(options: RoutingTableOptions): Settings {
   );
   const refreshIntervalMs = positive(
     'refreshIntervalMs',
-    options.refreshIntervalMs ?? Math.min(DEFAULT_REFRESH_INTERVAL_MS, maxSnapshotAgeMs / 4),
+    options.refreshIntervalMs ??
+      (maxSnapshotAgeMs > 0
+        ? Math.min(DEFAULT_REFRESH_INTERVAL_MS, maxSnapshotAgeMs / 4)
+        : DEFAULT_REFRESH_INTERVAL_MS),
   );
   const queryTimeoutMs = positive('queryTimeoutMs', options.queryTimeoutMs ?? DEFAULT_QUERY_TIMEOUT_MS);
-  if (refreshIntervalMs > maxSnapshotAgeMs / 2) {
+  // Compared only when both are times at all: one slip, one problem.
+  if (problems.length === 0 && refreshIntervalMs > maxSnapshotAgeMs / 2) {
     problems.push(
       `refreshIntervalMs is ${refreshIntervalMs} and maxSnapshotAgeMs ${maxSnapshotAgeMs}; refresh at least twice in that age, or a single slow refresh makes the table stale`,
     );

@@ -12,7 +12,7 @@ import { ask, type Lease } from './connection.ts';
 export const BUCKETS = 4096;
 
 /** Rows per page. Larger: the event loop pauses longer per page. Smaller: a full load takes more round trips. */
-const PAGE_ROWS = 1_000;
+const PAGE_ROWS = 250;
 
 /** A row as it comes over the wire. Instants are milliseconds since the epoch, `Infinity` included. */
 export type WireRow = [

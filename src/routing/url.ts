@@ -1,7 +1,6 @@
 /** Makes the URL of a connection on a deployment. It never resolves a name and never sends anything. */
 
 /** Fits the Service that Berth makes for every deployment. */
-// biome-ignore lint/suspicious/noTemplateCurlyInString: the placeholders are the template's own syntax
 export const DEFAULT_URL_TEMPLATE = 'http://${deploymentId}:3456/connection/${connectionId}';
 
 /** Fills a template; throws nothing. */
@@ -30,7 +29,6 @@ const fillDefault: UrlTemplate = (deploymentId, connectionId) =>
 
 /** What is wrong with a template, or undefined. A template that ignores the connection would misroute every event. */
 export function problemOfUrlTemplate(template: string): string | undefined {
-  // biome-ignore lint/suspicious/noTemplateCurlyInString: the placeholders are the template's own syntax
   if (!template.includes('${connectionId}')) return 'it does not contain ${connectionId}';
   const filled = compileUrlTemplate(template)('deployment', 'connection');
   if (!URL.canParse(filled)) return `it makes ${JSON.stringify(filled)}, which is no URL`;

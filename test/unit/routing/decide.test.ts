@@ -223,7 +223,6 @@ describe('the URL', () => {
   });
 
   it('follows the template, in any order and number', () => {
-    // biome-ignore lint/suspicious/noTemplateCurlyInString: the placeholders are the template's own syntax
     const urlTemplate = 'http://127.0.0.1:9/${connectionId}/at/${deploymentId}?again=${connectionId}';
     const decision = answer([row('free', { connections: ['$&'] })], { connectionId: '$&', urlTemplate });
     expect(decision.url).toBe('http://127.0.0.1:9/%24%26/at/free-0?again=%24%26');

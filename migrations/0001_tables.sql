@@ -16,17 +16,26 @@ create table if not exists "FunctionsServer" (
   primary key ("workspaceId", "class")
 );
 
+-- Who still sends to a deployment is asked before every deletion.
+create index if not exists berth_route_deployment on "FunctionsServer" ("deploymentId") where "deleted" is not true;
+
 -- Tells subscribed routers which workspace changed. The channel holds the schema, so that two installations in one
--- database stay apart; channel names end at 63 bytes (NAMEDATALEN) and payloads below 8,000 bytes, where an empty
--- payload means "anything may have changed".
+-- database stay apart; as a name it is cut to 63 bytes, as the listener's is. Payloads end below 8,000 bytes; an empty
+-- one means "anything may have changed".
 create or replace function berth_notify_route() returns trigger language plpgsql as $$
 declare
-  id text := coalesce(new."workspaceId", old."workspaceId");
+  channel text := ('berth_routes_' || tg_table_schema)::name::text;
+  id text;
 begin
-  perform pg_notify(
-    left('berth_routes_' || tg_table_schema, 63),
-    case when octet_length(id) < 7000 then id else '' end
-  );
+  foreach id in array case tg_op
+    when 'TRUNCATE' then array['']
+    when 'INSERT' then array[new."workspaceId"]
+    when 'DELETE' then array[old."workspaceId"]
+    else array[old."workspaceId", new."workspaceId"]
+  end
+  loop
+    perform pg_notify(channel, case when octet_length(id) < 7000 then id else '' end);
+  end loop;
   return null;
 end
 $$;
@@ -34,6 +43,10 @@ $$;
 create or replace trigger berth_notify_route
   after insert or update or delete on "FunctionsServer"
   for each row execute function berth_notify_route();
+
+create or replace trigger berth_notify_all
+  after truncate on "FunctionsServer"
+  for each statement execute function berth_notify_route();
 
 -- The wishes. Written by: the operator's own programs, or Berth's client and command line when these are tables.
 -- When a view of this name exists already it is kept, and Berth never writes it.

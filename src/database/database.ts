@@ -61,6 +61,7 @@ export function withoutPassword(connectionString: string): string {
   try {
     const url = new URL(connectionString);
     if (url.password !== '') url.password = '***';
+    if (url.searchParams.has('password')) url.searchParams.set('password', '***');
     return url.toString();
   } catch {
     return '(connection string that is no URL)';
@@ -72,13 +73,18 @@ export async function ping(database: Database, connectionString: string): Promis
   try {
     await sql`select 1`.execute(database.kysely);
   } catch (error) {
-    throw new OperatorError(
-      'database-unavailable',
-      `Postgres at ${withoutPassword(connectionString)} does not answer (${describe(error)}); check DATABASE_URL and that the server runs`,
-      {},
-      error,
-    );
+    throw unreachable(connectionString, error);
   }
+}
+
+/** The error of a database that could not be connected to. */
+export function unreachable(connectionString: string, error: unknown): OperatorError {
+  return new OperatorError(
+    'database-unavailable',
+    `Postgres at ${withoutPassword(connectionString)} does not answer (${describe(error)}); check DATABASE_URL and that the server runs`,
+    {},
+    error,
+  );
 }
 
 /** SQLSTATE classes and socket errors that mean "the server, not the statement": worth another try. */

@@ -6,6 +6,7 @@ import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import pg from 'pg';
 import { OperatorError } from '../errors.ts';
+import { guarded, unreachable } from './database.ts';
 
 /** Works from src/ and from dist/: both are one level below the package's root. */
 const MIGRATIONS = new URL('../../migrations/', import.meta.url);
@@ -95,7 +96,8 @@ export async function migrate(connectionString: string, schema = 'public'): Prom
       }
       return applied;
     } finally {
-      await client.query('select pg_advisory_unlock($1)', [lock]);
+      // The server also lets go of it when the connection ends, which it does at once.
+      await client.query('select pg_advisory_unlock($1)', [lock]).catch(() => undefined);
     }
   });
 }
@@ -103,7 +105,9 @@ export async function migrate(connectionString: string, schema = 'public'): Prom
 async function applyOne(client: pg.ClientBase, schema: string, migration: Migration): Promise<void> {
   await client.query('begin');
   try {
-    await client.query(`create schema if not exists ${quoted(schema)}`);
+    // Asked first: "if not exists" demands the right to create schemas even where there is nothing to create.
+    const schemas = await client.query('select from pg_namespace where nspname = $1', [schema]);
+    if (schemas.rowCount === 0) await client.query(`create schema if not exists ${quoted(schema)}`);
     await client.query(`set local search_path to ${quoted(schema)}`);
     await client.query(
       `create table if not exists berth_migration (
@@ -116,7 +120,8 @@ async function applyOne(client: pg.ClientBase, schema: string, migration: Migrat
     ]);
     await client.query('commit');
   } catch (error) {
-    await client.query('rollback');
+    // On a broken connection there is nothing left to roll back, and the first error is the one to tell.
+    await client.query('rollback').catch(() => undefined);
     throw error;
   }
 }
@@ -130,9 +135,15 @@ async function withClient<T>(
     connectionTimeoutMillis: 5_000,
     application_name: 'berth setup',
   });
-  await client.connect();
+  // A connection that is cut between two statements is reported by the next one.
+  client.on('error', () => {});
   try {
-    return await work(client);
+    await client.connect();
+  } catch (error) {
+    throw unreachable(connectionString, error);
+  }
+  try {
+    return await guarded(() => work(client));
   } finally {
     await client.end();
   }

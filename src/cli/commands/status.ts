@@ -1,0 +1,149 @@
+/** `berth status [workspace]`: where everything is. A table of all, or one workspace with its timeline. */
+import type { BerthClient, WorkspaceDescription } from '../../client/client.ts';
+import type { Database } from '../../database/database.ts';
+import { readTimeline, type TimelineEvent } from '../../database/events.ts';
+import { listWorkspaceIds } from '../../database/fleet.ts';
+import { observeMany } from '../../database/observe.ts';
+import { readShards } from '../../database/shards.ts';
+import { OperatorError } from '../../errors.ts';
+import type { Observed } from '../../plan/model.ts';
+import { workspaceIdProblem } from '../../plan/names.ts';
+import { planMove } from '../../plan/transition.ts';
+import type { CliContext } from '../context.ts';
+import { EXIT, table } from '../output.ts';
+
+const PAGE = 500;
+
+export async function status(context: CliContext, workspaceId: string | undefined): Promise<number> {
+  const { paidStatuses } = await context.config();
+  const database = await context.database();
+  if (workspaceId === undefined) return statusOfAll(context, database, paidStatuses);
+  const problem = workspaceIdProblem(workspaceId);
+  if (problem !== null) throw new OperatorError('invalid-workspace-id', problem);
+  const berth = await context.berth();
+  return statusOfOne(context, database, berth, workspaceId, paidStatuses);
+}
+
+interface Line {
+  readonly workspaceId: string;
+  readonly wanted: string;
+  readonly routes: string;
+  readonly move: string;
+  readonly why: string;
+}
+
+function lineOf(observed: Observed): Line {
+  const move = planMove(observed);
+  return {
+    workspaceId: observed.workspaceId,
+    wanted: observed.wish === null || observed.wish.deleted ? 'none' : observed.wish.wantedClass,
+    routes:
+      observed.routes
+        .filter((route) => !route.deleted)
+        .map(
+          (r) =>
+            `${r.class}->${r.deploymentId ?? 'no server'}${r.shutdownAtMs === null ? '' : ' (shutting down)'}`,
+        )
+        .join(', ') || 'none',
+    move: 'to' in move ? `${move.kind} to ${move.to}` : move.kind,
+    why: move.kind === 'blocked' ? move.why : '',
+  };
+}
+
+async function statusOfAll(
+  context: CliContext,
+  database: Database,
+  paidStatuses: readonly string[],
+): Promise<number> {
+  const lines: Line[] = [];
+  for (let after: string | null = null; ; ) {
+    const ids: readonly string[] = await listWorkspaceIds(database, after, PAGE);
+    for (const observed of await observeMany(database, ids, paidStatuses)) lines.push(lineOf(observed));
+    after = ids.at(-1) ?? null;
+    if (ids.length < PAGE) break;
+  }
+  const shards = await readShards(database);
+  context.output.result({ workspaces: lines, shards }, () =>
+    [
+      table(
+        ['WORKSPACE', 'WANTED', 'ROUTES', 'NEXT MOVE', 'WHY'],
+        lines.map((line) => [line.workspaceId, line.wanted, line.routes, line.move, line.why]),
+      ),
+      '',
+      table(
+        ['SHARD', 'MEMBERS', 'JOINING', 'ROLLING', 'LAST ROLLOUT'],
+        shards.map((s) => [
+          s.shardId,
+          String(s.members),
+          String(s.waiting),
+          s.rolling ? 'yes' : 'no',
+          s.finishedAt ?? 'never',
+        ]),
+      ),
+    ].join('\n'),
+  );
+  return EXIT.ok;
+}
+
+async function statusOfOne(
+  context: CliContext,
+  database: Database,
+  berth: BerthClient,
+  workspaceId: string,
+  paidStatuses: readonly string[],
+): Promise<number> {
+  const [observed] = await observeMany(database, [workspaceId], paidStatuses);
+  if (observed === undefined || (observed.wish === null && observed.routes.length === 0))
+    throw new OperatorError(
+      'unknown-workspace',
+      `workspace ${JSON.stringify(workspaceId)} has no row in "Workspace" and no route; check the id`,
+    );
+  const description = await berth.describe(workspaceId);
+  const timeline = await readTimeline(database, workspaceId);
+  context.output.result({ ...observed, move: planMove(observed), ...description, timeline }, () =>
+    describeOne(observed, description, timeline),
+  );
+  return EXIT.ok;
+}
+
+function describeOne(
+  observed: Observed,
+  description: WorkspaceDescription,
+  timeline: readonly TimelineEvent[],
+): string {
+  const line = lineOf(observed);
+  const active = description.transition ?? description.workspace;
+  const instant = (ms: number | null) => (ms === null ? '' : new Date(ms).toISOString());
+  return [
+    `${observed.workspaceId}: wanted ${line.wanted}, ${description.settled ? line.move : `${active?.workflow ?? ''} ${active?.phase ?? ''}`}`,
+    ...(active?.blocked == null
+      ? []
+      : [`blocked since ${active.blocked.since}: ${active.blocked.code}: ${active.blocked.why}`]),
+    ...(active?.waiting == null
+      ? []
+      : [
+          `waiting since ${active.waiting.since}: ${active.waiting.why}${active.waiting.until === null ? '' : ` (until ${active.waiting.until})`}`,
+        ]),
+    '',
+    table(
+      ['ROUTE', 'DEPLOYMENT', 'LIVE SINCE', 'SHUTDOWN AT', 'DELETED'],
+      observed.routes.map((r) => [
+        r.class,
+        r.deploymentId ?? 'no server',
+        instant(r.createdAtMs),
+        instant(r.shutdownAtMs),
+        r.deleted ? 'yes' : 'no',
+      ]),
+    ),
+    '',
+    table(
+      ['SIDE', 'KIND', 'STATE', 'SERVES CONFIG'],
+      observed.sides.map((s) => [s.deploymentId, s.kind, s.state, s.servedDigest ?? 'none yet']),
+    ),
+    '',
+    table(
+      ['AT', 'TRANSITION', 'PHASE', 'WHAT'],
+      timeline.map((event) => [event.at, event.transition, event.phase, event.what]),
+    ),
+  ].join('\n');
+}

@@ -1,6 +1,6 @@
 /** Builds dist/: compiled code, declarations, and the prebuilt workflow bundle. */
 import { spawnSync } from 'node:child_process';
-import { cpSync, rmSync, writeFileSync } from 'node:fs';
+import { rmSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('../', import.meta.url));
@@ -13,5 +13,4 @@ const bundler = new URL('../dist/worker/bundle.js', import.meta.url).href;
 const { makeBundle } = (await import(bundler)) as typeof import('../src/worker/bundle.ts');
 const { code } = await makeBundle();
 writeFileSync(`${root}dist/workflow-bundle.js`, code);
-cpSync(`${root}package.json`, `${root}dist/package.json`);
 process.stdout.write(`built dist/ with a workflow bundle of ${Math.round(code.length / 1024)} KiB\n`);

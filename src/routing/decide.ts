@@ -78,14 +78,24 @@ export interface DecideInput {
   readonly unknownConnection?: 'drop' | 'retry';
 }
 
-export interface Decision {
-  readonly action: Action;
+/** The answer; `switch` on `action`. `class` is that of the row that decided; absent when none did. */
+export type Decision = Delivery | NoDelivery;
+
+export interface Delivery {
+  readonly action: 'deliver';
   readonly reason: Reason;
-  /** Class of the row that decided; absent when none did. */
   readonly class?: Class;
-  /** Present exactly when `action` is `deliver`; so is `url`. */
-  readonly deploymentId?: string;
-  readonly url?: string;
+  readonly deploymentId: string;
+  /** Where to POST the event. Use it now: an URL that was kept may outlive its server. */
+  readonly url: string;
+}
+
+export interface NoDelivery {
+  readonly action: Exclude<Action, 'deliver'>;
+  readonly reason: Reason;
+  readonly class?: Class;
+  readonly deploymentId?: never;
+  readonly url?: never;
 }
 
 /** One routable row with its look-ups prepared. `RoutingTable` keeps these; `decide` makes them on the spot. */

@@ -5,7 +5,7 @@
 export type { Class } from '../plan/model.ts';
 export { CLASSES } from '../plan/model.ts';
 export type { Clocks } from './clock.ts';
-export type { Action, DecideInput, Decision, Reason, RouteRow } from './decide.ts';
+export type { Action, DecideInput, Decision, Delivery, NoDelivery, Reason, RouteRow } from './decide.ts';
 export { decide, REASONS } from './decide.ts';
 export type { RoutingMetrics } from './metrics.ts';
 export type { RoutingTableOptions } from './options.ts';

@@ -34,7 +34,7 @@ export interface RoutingEvents {
   error: [error: Error];
   /** A connection was made again. */
   reconnected: [info: { connection: 'listener' | 'reader'; attempts: number; downMs: number }];
-  /** Something works worse than it could, or a row is wrong; once each. */
+  /** Something works worse than it could, or a row is wrong; once each. Without a listener: a process warning. */
   warning: [message: string];
 }
 
@@ -50,6 +50,7 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
   readonly #warned = new Set<string>();
   readonly #view = new View((bad) => this.#reportBadRow(bad));
   readonly #keeper: Keeper;
+  #earlyWarnings: string[] | undefined = [];
   #staleTimer: NodeJS.Timeout | undefined;
   #closing: Promise<void> | undefined;
 
@@ -78,6 +79,8 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
     const table = new RoutingTable(settingsOf(options));
     try {
       await table.#keeper.start();
+      // Handlers are attached in the turn in which open resolves; what the load found wrong waits for them.
+      setImmediate(() => table.#tellEarlyWarnings());
     } catch (cause) {
       await table.close();
       if (cause instanceof OperatorError) throw cause;
@@ -182,7 +185,19 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
   #warnOnce(message: string): void {
     if (this.#warned.has(message)) return;
     this.#warned.add(message);
-    this.#announce('warning', message);
+    if (this.#earlyWarnings === undefined) this.#warn(message);
+    else this.#earlyWarnings.push(message);
+  }
+
+  #tellEarlyWarnings(): void {
+    const early = this.#earlyWarnings ?? [];
+    this.#earlyWarnings = undefined;
+    for (const message of early) this.#warn(message);
+  }
+
+  #warn(message: string): void {
+    if (this.listenerCount('warning') > 0) this.#announce('warning', message);
+    else process.emitWarning(`routing table: ${message}`);
   }
 
   /** An 'error' event that nobody hears would end the process: a router must outlive its database. */

@@ -51,11 +51,21 @@ describe('the load', () => {
       `insert into "FunctionsServer" ("workspaceId", "class", "deleted") values ('', '', null)`,
     );
     const table = await world.open(OFTEN);
+    const warnings: string[] = [];
+    table.on('warning', (message) => warnings.push(message));
     expect(where(table, 'w')).toBe('free-0');
     expect(where(table, 'v')).toBe('no-deployment');
     expect(where(table, '')).toBe('no-route');
     await until('it has refreshed again', () => table.metrics().refreshes > 2);
     expect(table.metrics()).toMatchObject({ badRows: 4, repaired: 0, failedRefreshes: 0 });
+    expect(warnings.sort()).toEqual([
+      expect.stringContaining('workspace , class : its class is unknown'),
+      expect.stringContaining(
+        'workspace v, class free: it lists connections with functions but names no deployment',
+      ),
+      expect.stringContaining('workspace w, class free: connection c is in both arrays'),
+      expect.stringContaining('workspace w, class gold: its class is unknown'),
+    ]);
   });
 
   it('refuses to open without the table, says so, and leaves no connection', async () => {

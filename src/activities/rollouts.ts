@@ -83,11 +83,13 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
         const { deploymentId, live } = side;
         const cls = input.class ?? side.class;
         const config = buildParts(deploymentId, [side.served]);
-        await recordRendered(database, input.workspaceId, deploymentId, {
+        const recorded = await recordRendered(database, input.workspaceId, deploymentId, {
           template: config.digest,
           class: cls,
           live,
         });
+        // Objects applied now would be nobody's: the side was let go between the two transactions.
+        if (!recorded) return { kind: 'leaving' };
         const outcome = await cluster.apply({
           deploymentId,
           owner: { kind: 'workspace', id: input.workspaceId },
@@ -200,7 +202,7 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       template: string;
     }): Promise<{ kind: 'finished'; recorded: number; changed: number } | { kind: 'superseded' } | Blocked> {
       return bounded(async () => {
-        const finish = await finishShard(database, input.shardId, input.seq, input.template);
+        const finish = await finishShard(database, rules, input.shardId, input.seq, input.template);
         if (finish.kind === 'superseded') return finish;
         await cluster.pruneParts(input.shardId);
         await messenger.shardRolled(finish.changed);

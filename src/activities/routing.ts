@@ -1,16 +1,9 @@
 /** Activities on Postgres: observe, and the guarded writes of routes. Thin: each is one call and its translation. */
+import { joinShard } from '../database/joins.ts';
 import { observe } from '../database/observe.ts';
 import { advanceRemoval } from '../database/removal.ts';
-import {
-  handOff,
-  recordEmptyRoute,
-  recordFreeRoute,
-  retireOthers,
-  scheduleShutdown,
-  undoDowngrade,
-  undoUpgrade,
-} from '../database/routes.ts';
-import { joinShard } from '../database/sides.ts';
+import { retireOthers, undoDowngrade, undoUpgrade } from '../database/retirement.ts';
+import { handOff, recordEmptyRoute, recordFreeRoute, scheduleShutdown } from '../database/routes.ts';
 import { recordWish, type WishChange } from '../database/wishes.ts';
 import { OperatorError } from '../errors.ts';
 import type { Class, OwnClass } from '../plan/model.ts';

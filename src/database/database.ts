@@ -28,6 +28,7 @@ export interface Database {
 /** One open transaction: the query builder, and the tables' qualified names for raw statements. */
 export interface Tx {
   readonly q: Transaction<BerthSchema>;
+  readonly schema: string;
   table(name: keyof BerthSchema): RawBuilder<unknown>;
 }
 
@@ -127,7 +128,9 @@ export async function inTransaction<T>(
     mode === 'snapshot'
       ? transaction.setIsolationLevel('repeatable read').setAccessMode('read only')
       : transaction;
-  return guarded(() => set.execute((q) => work({ q, table: (name) => sql.id(database.schema, name) })));
+  return guarded(() =>
+    set.execute((q) => work({ q, schema: database.schema, table: (name) => sql.id(database.schema, name) })),
+  );
 }
 
 /** Translates a lost database into an OperatorError; lets everything else through. */

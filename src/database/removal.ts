@@ -5,7 +5,9 @@
 import { sql } from 'kysely';
 import { type Database, inTransaction } from './database.ts';
 import { appendEvent } from './events.ts';
-import { lockWorkspace, type Rules, type WishChanged } from './routes.ts';
+import { giveNotice, markDeleted } from './liveRoute.ts';
+import { lockWorkspace, type Rules, type WishChanged } from './lock.ts';
+import { isActive } from './sides.ts';
 
 export type RemovalOutcome =
   | { readonly kind: 'wait'; readonly waitMs: number; readonly why: string }
@@ -28,17 +30,14 @@ export async function advanceRemoval(
     if (locked.wish !== undefined && !locked.wish.deleted)
       return { kind: 'wishChanged', why: 'the workspace is not deleted any more' };
     const { nowMs, routes } = locked;
-    if (routes.some((r) => r.shutdownAtMs === null)) {
-      await sql`update ${tx.table('FunctionsServer')} set
-          "shutdownAt" = now() + make_interval(secs => ${timing.drainDelayMs / 1000}), "updatedAt" = now()
-        where "workspaceId" = ${workspaceId} and "deleted" is not true and "shutdownAt" is null`.execute(
-        tx.q,
-      );
+    const unnoticed = routes.filter((r) => r.shutdownAtMs === null).map((r) => r.class);
+    if (unnoticed.length > 0) {
+      await giveNotice(tx, workspaceId, locked, unnoticed, timing.drainDelayMs);
       await appendEvent(tx, {
         workspaceId,
         transition: 'remove',
         phase: 'drain',
-        what: 'all routes given notice',
+        what: `routes given notice: ${unnoticed.join(', ')}`,
       });
       return {
         kind: 'wait',
@@ -50,9 +49,11 @@ export async function advanceRemoval(
       const settledMs = Math.max(...routes.map((r) => (r.shutdownAtMs ?? nowMs) + timing.settleMs));
       if (nowMs < settledMs)
         return { kind: 'wait', waitMs: settledMs - nowMs, why: 'draining: the workspace is deleted' };
-      await sql`update ${tx.table('FunctionsServer')} set "deleted" = true, "updatedAt" = now()
-        where "workspaceId" = ${workspaceId} and "deleted" is not true and "shutdownAt" <= now()`.execute(
-        tx.q,
+      await markDeleted(
+        tx,
+        workspaceId,
+        locked,
+        routes.map((r) => r.class),
       );
       await appendEvent(tx, {
         workspaceId,
@@ -67,7 +68,7 @@ export async function advanceRemoval(
       };
     }
     const { rows } = await sql<{ age: number | null }>`
-      select (extract(epoch from now() - max("updatedAt")) * 1000)::float8 as age
+      select (extract(epoch from ${locked.now} - max(coalesce("updatedAt", "createdAt"))) * 1000)::float8 as age
       from ${tx.table('FunctionsServer')} where "workspaceId" = ${workspaceId}`.execute(tx.q);
     const ageMs = rows[0]?.age ?? Number.POSITIVE_INFINITY;
     const routed = locked.sides.some((s) => s.routed);
@@ -77,7 +78,7 @@ export async function advanceRemoval(
         waitMs: Math.ceil(timing.handoffDelayMs - ageMs) + 1,
         why: 'routers may still act on a table with its routes',
       };
-    const active = locked.sides.filter((s) => s.state === 'joining' || s.state === 'serving');
+    const active = locked.sides.filter(isActive);
     if (active.length > 0) {
       await sql`update ${tx.table('berth_side')} set state = 'leaving', wants_route = false, updated_at = now()
         where workspace_id = ${workspaceId} and state in ('joining', 'serving')`.execute(tx.q);

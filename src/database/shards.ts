@@ -3,9 +3,10 @@
  * them. Whatever crashes in between, the next render starts over from the stored members: none is lost or doubled.
  */
 import { sql } from 'kysely';
-import { type Database, inTransaction } from './database.ts';
+import { type Database, inTransaction, type Tx } from './database.ts';
 import { arraysOf, configDigest } from './digest.ts';
-import type { Rules } from './routes.ts';
+import { ON_CONFLICT_MAKE_LIVE } from './liveRoute.ts';
+import { clockNow, hasFunctions, type Rules, wantedClass } from './lock.ts';
 import { copyServedArrays, type ServedWorkspace } from './sides.ts';
 import { readServedConnections, readWishes } from './wishes.ts';
 
@@ -81,77 +82,110 @@ export async function renderShard(database: Database, rules: Rules, shard: strin
 }
 
 export type ShardFinish =
-  /** `changed`: workspaces that may be waiting for this rollout. */
+  /** `changed`: workspaces that may be waiting for this rollout. `recorded`: free routes recorded by this call. */
   | { readonly kind: 'finished'; readonly recorded: number; readonly changed: readonly string[] }
   | { readonly kind: 'superseded' };
 
 /**
  * The rollout `seq` is proven in full: its members are served, who was left out is forgotten, the free routes of all
- * that asked for one are recorded in bulk, and the arrays of live routes follow.
+ * that asked for one and still want it are recorded in bulk, and the arrays of live routes follow.
+ * Retry: a finished rollout is only read, so that who waits for it can be told again.
  */
 export async function finishShard(
   database: Database,
+  rules: Rules,
   shard: string,
   seq: number,
   template: string,
 ): Promise<ShardFinish> {
   return inTransaction(database, async (tx) => {
-    const done = await tx.q
+    const row = await tx.q
+      .selectFrom('berth_shard')
+      .select(['rollout_seq', 'finished_seq'])
+      .where('shard_id', '=', shard)
+      .forUpdate()
+      .executeTakeFirst();
+    if (row?.rollout_seq !== String(seq)) return { kind: 'superseded' };
+    if (row.finished_seq === row.rollout_seq)
+      return { kind: 'finished', recorded: 0, changed: await changedBy(tx, shard, seq) };
+    await tx.q
+      .selectFrom('berth_side')
+      .select('workspace_id')
+      .where('deployment_id', '=', shard)
+      .orderBy('workspace_id')
+      .forUpdate()
+      .execute();
+    const now = await clockNow(tx);
+    await tx.q
       .updateTable('berth_shard')
-      .set({ finished_seq: String(seq), finished_at: sql`now()`, config_digest: template })
+      .set({ finished_seq: String(seq), finished_at: now, config_digest: template })
       .where('shard_id', '=', shard)
       .where('rollout_seq', '=', String(seq))
-      .returning('shard_id')
-      .executeTakeFirst();
-    if (done === undefined) return { kind: 'superseded' };
-    const changed = await sql<{ workspace_id: string }>`
-      with locked as (
-        select workspace_id, served_digest as before from ${tx.table('berth_side')}
-        where deployment_id = ${shard} order by workspace_id for update
-      )
-      update ${tx.table('berth_side')} s set
+      .execute();
+    await sql`
+      update ${tx.table('berth_side')} set
         state = 'serving', served_digest = rendered_digest,
-        served_connections = rendered_connections, served_empty = rendered_empty, updated_at = now()
-      from locked
-      where s.workspace_id = locked.workspace_id and s.deployment_id = ${shard} and s.rendered_seq = ${seq}
-        and s.state in ('joining', 'serving')
-        and (s.state = 'joining' or s.wants_route or locked.before is distinct from s.rendered_digest)
-      returning s.workspace_id`.execute(tx.q);
+        served_connections = rendered_connections, served_empty = rendered_empty, updated_at = ${now}
+      where deployment_id = ${shard} and rendered_seq = ${seq} and state in ('joining', 'serving')
+        and (state = 'joining' or wants_route or served_digest is distinct from rendered_digest)`.execute(
+      tx.q,
+    );
     await sql`delete from ${tx.table('berth_side')} where deployment_id = ${shard} and state = 'left'`.execute(
       tx.q,
     );
-    const recorded = await sql<{ workspaceId: string }>`
+    const recorded = await recordInBulk(tx, rules, shard, seq, now);
+    await copyServedArrays(tx, shard, now);
+    return { kind: 'finished', recorded, changed: await changedBy(tx, shard, seq) };
+  });
+}
+
+/** Members whose state a finished rollout changed: they bear its instant. */
+async function changedBy(tx: Tx, shard: string, seq: number): Promise<readonly string[]> {
+  const { rows } = await sql<{ id: string }>`
+    select m.workspace_id as id from ${tx.table('berth_side')} m
+    join ${tx.table('berth_shard')} s on s.shard_id = m.deployment_id
+    where s.shard_id = ${shard} and m.rendered_seq = ${seq} and m.updated_at >= s.finished_at
+    order by 1`.execute(tx.q);
+  return rows.map((row) => row.id);
+}
+
+/** Free routes of the members that asked for one; who wants another class by now gets none. */
+async function recordInBulk(tx: Tx, rules: Rules, shard: string, seq: number, now: Date): Promise<number> {
+  const asked = await tx.q
+    .updateTable('berth_side')
+    .set({ wants_route: false })
+    .where('deployment_id', '=', shard)
+    .where('state', '=', 'serving')
+    .where('wants_route', '=', true)
+    .where('rendered_seq', '=', String(seq))
+    .returning('workspace_id')
+    .execute();
+  const wishes = await readWishes(
+    tx,
+    asked.map((s) => s.workspace_id),
+  );
+  const ids = asked
+    .map((s) => s.workspace_id)
+    .filter((id) => wantedClass(wishes.get(id), rules) === 'free' && hasFunctions(wishes.get(id)));
+  if (ids.length === 0) return 0;
+  const { rows } = await sql<{ id: string }>`
+    with written as (
       insert into ${tx.table('FunctionsServer')} as r
         ("workspaceId", "class", "deploymentId", "connections", "emptyConnections", "createdAt", "updatedAt", "shutdownAt", "deleted")
-      select workspace_id, 'free', deployment_id, served_connections, served_empty, now(), now(), null, false
-      from ${tx.table('berth_side')}
-      where deployment_id = ${shard} and state = 'serving' and wants_route and rendered_seq = ${seq}
+      select workspace_id, 'free', deployment_id, served_connections, served_empty, ${now}, ${now}, null, false
+      from ${tx.table('berth_side')} where deployment_id = ${shard} and workspace_id = any (${ids})
       order by workspace_id
-      on conflict ("workspaceId", "class") do update set
-        "deploymentId" = excluded."deploymentId", "connections" = excluded."connections",
-        "emptyConnections" = excluded."emptyConnections",
-        "createdAt" = case
-          when r."deleted" is not true and r."shutdownAt" is null
-            and r."deploymentId" is not distinct from excluded."deploymentId" then r."createdAt"
-          else now() end,
-        "updatedAt" = now(), "shutdownAt" = null, "deleted" = false
-      returning "workspaceId"`.execute(tx.q);
-    const ids = recorded.rows.map((row) => row.workspaceId);
-    if (ids.length > 0) {
-      await sql`update ${tx.table('berth_side')} set routed = true, wants_route = false
-        where deployment_id = ${shard} and workspace_id = any (${ids})`.execute(tx.q);
-      await sql`insert into ${tx.table('berth_event')} (workspace_id, transition, phase, what)
-        select id, 'shard', 'handOff', ${`route free to ${shard} is live`} from unnest(${ids}::text[]) as id`.execute(
-        tx.q,
-      );
-    }
-    const updated = await copyServedArrays(tx, shard);
-    return {
-      kind: 'finished',
-      recorded: ids.length,
-      changed: [...new Set([...changed.rows.map((row) => row.workspace_id), ...updated])],
-    };
-  });
+      ${ON_CONFLICT_MAKE_LIVE}
+      returning "workspaceId", "createdAt")
+    select "workspaceId" as id from written where "createdAt" = ${now}`.execute(tx.q);
+  const begun = rows.map((row) => row.id);
+  await sql`update ${tx.table('berth_side')} set routed = true
+    where deployment_id = ${shard} and workspace_id = any (${ids})`.execute(tx.q);
+  await sql`insert into ${tx.table('berth_event')} (workspace_id, transition, phase, what)
+    select id, 'shard', 'handOff', ${`route free to ${shard} is live`} from unnest(${begun}::text[]) as id`.execute(
+    tx.q,
+  );
+  return ids.length;
 }
 
 /** All shards with their members and whether they roll; for status and the fleet. */

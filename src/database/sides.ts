@@ -3,14 +3,17 @@
  * forgotten after the last object is gone, so that nothing can be left behind that nobody remembers.
  */
 import { sql } from 'kysely';
-import { assignClass } from '../plan/class.ts';
 import { type Class, type ConnectionWish, isOwnClass, type OwnClass } from '../plan/model.ts';
-import { isShardId, ownDeploymentId, shardId } from '../plan/names.ts';
+import { ownDeploymentId } from '../plan/names.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
 import { arraysOf, configDigest } from './digest.ts';
 import { appendEvent } from './events.ts';
-import { lockWorkspace, type Rules, type WishChanged } from './routes.ts';
-import { readServedConnections, readWishes } from './wishes.ts';
+import { clockNow, lockWorkspace, type Rules, type WishChanged } from './lock.ts';
+import { readServedConnections } from './wishes.ts';
+
+/** Neither going nor gone. */
+export const isActive = (side: { readonly state: string }) =>
+  side.state === 'joining' || side.state === 'serving';
 
 /** A workspace's share of a config, as the functions server gets it. */
 export interface ServedWorkspace {
@@ -41,21 +44,14 @@ export async function prepareOwnSide(
 ): Promise<OwnSideOutcome> {
   return inTransaction(database, async (tx) => {
     const deploymentId = ownDeploymentId(workspaceId);
-    const wish = (await readWishes(tx, [workspaceId])).get(workspaceId);
-    const existing = await tx.q
-      .selectFrom('berth_side')
-      .select(['state', 'class'])
-      .where('workspace_id', '=', workspaceId)
-      .where('deployment_id', '=', deploymentId)
-      .forUpdate()
-      .executeTakeFirst();
+    const { sides, wish, wanted, hasFunctions } = await lockWorkspace(tx, workspaceId, rules);
+    const existing = sides.find((s) => s.deployment_id === deploymentId);
     if (existing?.state === 'leaving') return { kind: 'leaving' };
     // A side that serves is refreshed whatever the wish says now: routers may still be sent to it.
-    const wanted = wish === undefined || wish.deleted ? null : assignClass(wish, rules.paidStatuses);
-    if (existing === undefined && (wanted === null || !isOwnClass(wanted)))
+    if (existing === undefined && (wanted === null || !isOwnClass(wanted) || !hasFunctions))
       return {
         kind: 'wishChanged',
-        why: `wanted class is ${wanted ?? 'none'}, which needs no own deployment`,
+        why: `wanted class is ${wanted ?? 'none'}${hasFunctions ? '' : ' without functions'}, which needs no own deployment`,
       };
     if (existing === undefined)
       await tx.q
@@ -68,7 +64,6 @@ export async function prepareOwnSide(
           state: 'joining',
           routed: await isRouted(tx, workspaceId, deploymentId),
         })
-        .onConflict((oc) => oc.columns(['workspace_id', 'deployment_id']).doNothing())
         .execute();
     const served = await readServedConnections(tx, [workspaceId], rules.timing.keepDeletedMs);
     return {
@@ -87,7 +82,8 @@ function ownClassOf(value: Class | null): OwnClass {
 }
 
 /**
- * Remembers what the template of an own deployment now contains for the workspace.
+ * Remembers what the template of an own deployment now contains for the workspace. False: the side is going or gone,
+ * and nothing may be applied any more.
  * Order: before the cluster is asked to apply it, so that a rollout seen later can be matched.
  */
 export async function recordRendered(
@@ -95,10 +91,10 @@ export async function recordRendered(
   workspaceId: string,
   deploymentId: string,
   rendered: { readonly template: string; readonly class: OwnClass; readonly live: readonly ConnectionWish[] },
-): Promise<void> {
+): Promise<boolean> {
   const arrays = arraysOf(rendered.live);
-  await inTransaction(database, (tx) =>
-    tx.q
+  return inTransaction(database, async (tx) => {
+    const row = await tx.q
       .updateTable('berth_side')
       .set({
         class: rendered.class,
@@ -111,8 +107,10 @@ export async function recordRendered(
       .where('workspace_id', '=', workspaceId)
       .where('deployment_id', '=', deploymentId)
       .where('state', 'in', ['joining', 'serving'])
-      .execute(),
-  );
+      .returning('state')
+      .executeTakeFirst();
+    return row !== undefined;
+  });
 }
 
 export type ServedOutcome =
@@ -147,22 +145,22 @@ export async function markOwnServed(
       .returning('served_digest')
       .executeTakeFirst();
     if (row === undefined || row.served_digest === null) return { kind: 'superseded' };
-    await copyServedArrays(tx, deploymentId);
+    await copyServedArrays(tx, deploymentId, await clockNow(tx));
     return { kind: 'served', configDigest: row.served_digest };
   });
 }
 
-/** Live routes of a deployment take the arrays of what it serves; returns the workspaces whose route changed. */
-export async function copyServedArrays(tx: Tx, deploymentId: string): Promise<readonly string[]> {
-  const { rows } = await sql<{ workspaceId: string }>`
+/** Live routes of a deployment take the arrays of what it serves. */
+export async function copyServedArrays(tx: Tx, deploymentId: string, now: Date): Promise<void> {
+  await sql`
     update ${tx.table('FunctionsServer')} r set
-      "connections" = s.served_connections, "emptyConnections" = s.served_empty, "updatedAt" = now()
+      "connections" = s.served_connections, "emptyConnections" = s.served_empty, "updatedAt" = ${now}
     from ${tx.table('berth_side')} s
     where s.deployment_id = ${deploymentId} and s.state = 'serving' and s.served_digest is not null
       and r."workspaceId" = s.workspace_id and r."deploymentId" = s.deployment_id and r."deleted" is not true
-      and (r."connections" is distinct from s.served_connections or r."emptyConnections" is distinct from s.served_empty)
-    returning r."workspaceId"`.execute(tx.q);
-  return rows.map((row) => row.workspaceId);
+      and (r."connections" is distinct from s.served_connections or r."emptyConnections" is distinct from s.served_empty)`.execute(
+    tx.q,
+  );
 }
 
 /** True when nothing may still send to the own deployment: its side is leaving and no live route names it. */
@@ -209,7 +207,7 @@ export async function forgetOwnSide(
 }
 
 /** A side whose record was lost may still be named by a route; then it is waited for like any other. */
-async function isRouted(tx: Tx, workspaceId: string, deploymentId: string): Promise<boolean> {
+export async function isRouted(tx: Tx, workspaceId: string, deploymentId: string): Promise<boolean> {
   const row = await tx.q
     .selectFrom('FunctionsServer')
     .select('class')
@@ -219,66 +217,31 @@ async function isRouted(tx: Tx, workspaceId: string, deploymentId: string): Prom
   return row !== undefined;
 }
 
-export type JoinOutcome =
-  /** `shardId`: the shard that must roll the workspace out (again). */
-  { readonly kind: 'joined'; readonly shardId: string; readonly opened: boolean } | WishChanged;
-
-/**
- * Makes the workspace a member of a shard: the one it is in, else the first with room, else a new one.
- * Retry: a member stays where it is. `wantsRoute`: the shard's rollout may record the free route in bulk.
- */
-export async function joinShard(
-  database: Database,
-  rules: Rules,
-  workspaceId: string,
-  options: { readonly wantsRoute: boolean; readonly maxMembers: number },
-): Promise<JoinOutcome> {
-  return inTransaction(database, async (tx) => {
-    const locked = await lockWorkspace(tx, workspaceId, rules);
-    if (locked.wanted !== 'free' || !locked.hasFunctions)
-      return {
-        kind: 'wishChanged',
-        why: `wanted class is ${locked.wanted ?? 'none'}, not free with functions`,
-      };
-    const member = locked.sides.find((s) => s.kind === 'shard' && isShardId(s.deployment_id));
-    if (member !== undefined) {
-      await sql`
-        update ${tx.table('berth_side')} set
-          -- What a rollout under way leaves out has to be rolled out again; what is still served is simply kept.
-          served_digest = case when state = 'left' then null else served_digest end,
-          state = case when state = 'left' or served_digest is null then 'joining' else 'serving' end,
-          wants_route = wants_route or ${options.wantsRoute}, updated_at = now()
-        where workspace_id = ${workspaceId} and deployment_id = ${member.deployment_id}`.execute(tx.q);
-      return { kind: 'joined', shardId: member.deployment_id, opened: false };
-    }
-    const chosen = await shardWithRoom(tx, options.maxMembers);
-    await tx.q
-      .insertInto('berth_side')
-      .values({
-        workspace_id: workspaceId,
-        deployment_id: chosen.shardId,
-        kind: 'shard',
-        class: 'free',
-        state: 'joining',
-        routed: await isRouted(tx, workspaceId, chosen.shardId),
-        wants_route: options.wantsRoute,
-      })
-      .execute();
-    return { kind: 'joined', ...chosen };
-  });
+/** A route names the side from now on, and nobody has to record one in bulk any more. */
+export async function markRouted(tx: Tx, workspaceId: string, deploymentId: string): Promise<void> {
+  await sql`update ${tx.table('berth_side')} set routed = true, wants_route = false, updated_at = now()
+    where workspace_id = ${workspaceId} and deployment_id = ${deploymentId}
+      and (not routed or wants_route)`.execute(tx.q);
 }
 
-async function shardWithRoom(tx: Tx, maxMembers: number): Promise<{ shardId: string; opened: boolean }> {
-  // Race: two joins must not both take the last place or open the same shard; joins are rare, so one lock serves.
-  await sql`select pg_advisory_xact_lock(hashtextextended(${'berth/shards'}, 0))`.execute(tx.q);
-  const { rows } = await sql<{ shard_id: string; shard_index: number; members: number }>`
-    select s.shard_id, s.shard_index, count(m.workspace_id)::int as members
-    from ${tx.table('berth_shard')} s left join ${tx.table('berth_side')} m on m.deployment_id = s.shard_id
-    group by s.shard_id, s.shard_index order by s.shard_index`.execute(tx.q);
-  const room = rows.find((row) => row.members < maxMembers);
-  if (room !== undefined) return { shardId: room.shard_id, opened: false };
-  const index = rows.reduce((next, row) => Math.max(next, row.shard_index + 1), 0);
-  const id = shardId(index);
-  await tx.q.insertInto('berth_shard').values({ shard_id: id, shard_index: index }).execute();
-  return { shardId: id, opened: true };
+/**
+ * Sides go to `leaving`: own ones are deleted next, a shard drops them with its next rollout. Returns those that were
+ * asked now; one that a live route names stays.
+ */
+export async function askToLeave(
+  tx: Tx,
+  workspaceId: string,
+  deploymentIds: readonly string[],
+): Promise<readonly string[]> {
+  if (deploymentIds.length === 0) return [];
+  const { rows } = await sql<{ deployment_id: string }>`
+    update ${tx.table('berth_side')} s set state = 'leaving', wants_route = false, updated_at = now()
+    where s.workspace_id = ${workspaceId} and s.deployment_id = any (${[...deploymentIds]})
+      and s.state in ('joining', 'serving')
+      and not exists (
+        select from ${tx.table('FunctionsServer')} r
+        where r."workspaceId" = s.workspace_id and r."deploymentId" = s.deployment_id and r."deleted" is not true
+      )
+    returning s.deployment_id`.execute(tx.q);
+  return rows.map((row) => row.deployment_id);
 }

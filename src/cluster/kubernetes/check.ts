@@ -40,8 +40,9 @@ export const PERMISSIONS: readonly (readonly [Resource, readonly string[]])[] = 
 /** Empty: all is well. An API server that does not answer is a problem in the list, not an error. */
 export async function check(context: Context): Promise<readonly string[]> {
   try {
-    const [version, namespace, permissions] = await Promise.all([
-      versionProblems(context),
+    // Order: the version first; a server that does not answer, or not us, says so once instead of forty times.
+    const version = await versionProblems(context);
+    const [namespace, permissions] = await Promise.all([
       namespaceProblems(context),
       permissionProblems(context),
     ]);
@@ -68,17 +69,32 @@ async function versionProblems({ client, timing }: Context): Promise<readonly st
 }
 
 async function namespaceProblems({ client }: Context): Promise<readonly string[]> {
-  const answer = await client.call({
-    method: 'GET',
-    path: `/api/v1/namespaces/${encodeURIComponent(client.namespace)}`,
-    doing: `get Namespace ${client.namespace}`,
-  });
-  return answer.ok
-    ? []
-    : [`namespace ${client.namespace} does not exist on ${client.server}; create it (deploy/namespace.yaml)`];
+  try {
+    const answer = await client.call({
+      method: 'GET',
+      path: `/api/v1/namespaces/${encodeURIComponent(client.namespace)}`,
+      doing: `get Namespace ${client.namespace}`,
+    });
+    if (answer.ok) return [];
+    return [
+      `namespace ${client.namespace} does not exist on ${client.server}; create it (deploy/namespace.yaml)`,
+    ];
+  } catch (error) {
+    // Not allowed to look is among the permissions, with its own remedy.
+    if (error instanceof OperatorError && error.code === 'cluster-denied') return [];
+    throw error;
+  }
 }
 
-async function permissionProblems({ client }: Context): Promise<readonly string[]> {
+async function permissionProblems(context: Context): Promise<readonly string[]> {
+  const problems = await deniedPermissions(context);
+  if (problems.length === 0) return [];
+  // A server that has just started denies what it grants a moment later.
+  await context.client.settled();
+  return deniedPermissions(context);
+}
+
+async function deniedPermissions({ client }: Context): Promise<readonly string[]> {
   const asked = PERMISSIONS.flatMap(([resource, verbs]) => verbs.map((verb) => ({ resource, verb })));
   const answers = await Promise.all(
     asked.map(async ({ resource, verb }) => {

@@ -3,14 +3,20 @@
  * OperatorError. It knows no object of Berth and never retries what might have been done, except where doing it twice is
  * the same as once.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { type Dispatcher, request } from 'undici';
 import { OperatorError } from '../../errors.ts';
-import type { Access } from './credentials.ts';
+import type { Access, Authorization } from './credentials.ts';
 import { type List, objectName, pathOf, type Resource, type Status } from './objects.ts';
 
 /** Longer than any healthy answer; a hang is found after this. */
 const REQUEST_TIMEOUT_MS = 15_000;
 const PAGE = 500;
+/** The server sends a bookmark a minute to a watch that has nothing else to say. */
+const WATCH_SILENCE_MS = 120_000;
+/** A starting server knows its roles within about a second. Longer: a real denial is told that much later. */
+const SETTLE_MS = 4_000;
+const SETTLE_PAUSE_MS = 200;
 
 export type Failure = { readonly ok: false; readonly status: 404 | 409 | 410; readonly failure: Status };
 export type Answer<T> = { readonly ok: true; readonly value: T } | Failure;
@@ -24,6 +30,12 @@ export interface Call {
   readonly accept?: string;
   /** What is done to what, for messages: `patch Deployment x`. */
   readonly doing: string;
+}
+
+interface Sent {
+  readonly status: number;
+  readonly text: string;
+  readonly dispatcher: Dispatcher;
 }
 
 /** Metadata only: of config parts and long lists, nothing else is needed. */
@@ -126,7 +138,12 @@ export class KubernetesClient {
     let answer = await this.#send(call);
     if (answer.status === 401) {
       // Retry: refused before anything was done; a renewed token or certificate may have replaced ours.
-      await this.#access.renew();
+      this.#access.renew(answer.dispatcher);
+      answer = await this.#send(call);
+    }
+    if (answer.status === 403) {
+      // Retry: refused before anything was done, perhaps by a server that does not know the roles yet.
+      await this.settled();
       answer = await this.#send(call);
     }
     const { status, text } = answer;
@@ -136,7 +153,20 @@ export class KubernetesClient {
     throw failureOf(status, failure, call.doing, this.server);
   }
 
-  async #send(call: Call): Promise<{ status: number; text: string }> {
+  /**
+   * Resolves once the server says that it is ready, or after a few seconds.
+   * Assumes: an API server that has just started answers before it has read the roles, and so forbids what it allows a
+   * second later; /readyz is 200 only after that (https://kubernetes.io/docs/reference/using-api/health-checks/).
+   */
+  async settled(): Promise<void> {
+    const call: Call = { method: 'GET', path: '/readyz', doing: 'ask whether it is ready' };
+    for (const end = performance.now() + SETTLE_MS; performance.now() < end; ) {
+      if ((await this.#send(call)).status === 200) return;
+      await sleep(SETTLE_PAUSE_MS);
+    }
+  }
+
+  async #send(call: Call): Promise<Sent> {
     try {
       return await this.#sendOnce(call);
     } catch (error) {
@@ -151,14 +181,26 @@ export class KubernetesClient {
     }
   }
 
-  async #sendOnce(call: Call): Promise<{ status: number; text: string }> {
-    const { statusCode, body } = await this.#open(call, AbortSignal.timeout(this.#timeoutMs));
-    return { status: statusCode, text: await body.text() };
+  async #sendOnce(call: Call): Promise<Sent> {
+    const timeout = AbortSignal.timeout(this.#timeoutMs);
+    const access = await this.#access.authorize();
+    try {
+      const response = await this.#open(call, access, timeout);
+      return { status: response.statusCode, text: await response.body.text(), dispatcher: access.dispatcher };
+    } catch (error) {
+      // One HTTP/2 connection carries everything; when it died without a word, every later call would wait on it too.
+      if (timeout.aborted) this.#access.renew(access.dispatcher);
+      throw error;
+    }
   }
 
-  async #open(call: Call, signal: AbortSignal, bodyTimeout?: number): Promise<Dispatcher.ResponseData> {
+  async #open(
+    call: Call,
+    { headers, dispatcher }: Authorization,
+    signal: AbortSignal,
+    bodyTimeout: number = this.#timeoutMs,
+  ): Promise<Dispatcher.ResponseData> {
     if (this.#closed) throw new Error('the Kubernetes client is closed');
-    const { headers, dispatcher } = await this.#access.authorize();
     const url = new URL(this.server + call.path);
     for (const [name, value] of Object.entries(call.query ?? {}))
       if (value !== undefined) url.searchParams.set(name, value);
@@ -167,7 +209,7 @@ export class KubernetesClient {
       dispatcher,
       signal,
       headersTimeout: this.#timeoutMs,
-      bodyTimeout: bodyTimeout ?? this.#timeoutMs,
+      bodyTimeout,
       headers: {
         ...headers,
         'user-agent': 'berth',
@@ -202,7 +244,8 @@ export class KubernetesClient {
       doing,
     };
     try {
-      const { statusCode, body } = await this.#open(call, signal, 120_000);
+      const access = await this.#access.authorize();
+      const { statusCode, body } = await this.#open(call, access, signal, WATCH_SILENCE_MS);
       if (statusCode !== 200) {
         const failure = statusOf(await body.text());
         if (statusCode === 410) return;
@@ -239,6 +282,9 @@ export class KubernetesClient {
   }
 }
 
+/** How a server-side apply with a field the server does not know is answered: with status 500, though trying again is useless. */
+const UNTYPED = /^failed to create typed patch object/;
+
 /** A 404 or 409 where none can be expected. */
 function unexpected(answer: Failure, doing: string): Error {
   if (answer.status === 404)
@@ -251,7 +297,8 @@ function unexpected(answer: Failure, doing: string): Error {
 
 function failureOf(status: number, failure: Status, doing: string, server: string): OperatorError {
   const said = failure.message ?? `HTTP ${status}`;
-  const details = { status, reason: failure.reason ?? null, server };
+  const fields = (failure.details?.causes ?? []).flatMap((cause) => cause.field ?? []);
+  const details = { status, reason: failure.reason ?? null, server, fields };
   if (status === 401)
     return new OperatorError(
       'cluster-denied',
@@ -264,7 +311,7 @@ function failureOf(status: number, failure: Status, doing: string, server: strin
       `${doing}: ${said}; see deploy/rbac.yaml for what Berth needs`,
       details,
     );
-  if (status === 400 || status === 413 || status === 422)
+  if (status === 400 || status === 413 || status === 422 || (status === 500 && UNTYPED.test(said)))
     return new OperatorError('manifest-rejected', `${doing}: ${said}`, details);
   // 408, 429, 5xx, and whatever a proxy in between makes up.
   return new OperatorError(
@@ -297,9 +344,11 @@ function parse<T>(text: string, doing: string): T {
   }
 }
 
+/** Closed by the server (HTTP/2: GOAWAY, which it sends after a 401 too), by the network, or by a renewal of ours. */
+const BROKEN = /^(UND_ERR_(SOCKET|CLOSED|DESTROYED|INFO)|ECONNRESET|EPIPE|ERR_HTTP2_.*)$/;
+
 function isBrokenConnection(error: unknown): boolean {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  return code === 'UND_ERR_SOCKET' || code === 'ECONNRESET' || code === 'EPIPE';
+  return error instanceof Error && 'code' in error && BROKEN.test(String(error.code));
 }
 
 function causes(error: Error): string[] {

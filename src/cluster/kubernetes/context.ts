@@ -7,6 +7,8 @@ export interface Context {
   readonly client: KubernetesClient;
   readonly template: InstallationTemplate;
   readonly timing: Timing;
+  /** How long a watch bridges an API server that does not answer before its caller hears of it. */
+  readonly watchPatienceMs: number;
 }
 
 /** Field manager of all that Berth applies. Never changed: with another name the old fields would belong to nobody. */

@@ -11,6 +11,11 @@ import { OperatorError } from '../../errors.ts';
 /** Exactly one of the two. `kubeconfigPath` may name several files, separated as in KUBECONFIG. */
 export type KubernetesTarget = { readonly kubeconfigPath: string } | { readonly inCluster: true };
 
+export interface Authorization {
+  readonly headers: Readonly<Record<string, string>>;
+  readonly dispatcher: Dispatcher;
+}
+
 export interface Access {
   /** e.g. `https://127.0.0.1:6443`, without a trailing slash. */
   readonly server: string;
@@ -19,8 +24,8 @@ export interface Access {
     readonly headers: Readonly<Record<string, string>>;
     readonly dispatcher: Dispatcher;
   }>;
-  /** Forgets the connection pool: client certificates may have been renewed. */
-  renew(): Promise<void>;
+  /** Forgets this connection pool if it is still the one in use: it may be dead, or its certificates renewed. */
+  renew(used: Dispatcher): void;
   close(): Promise<void>;
 }
 
@@ -87,7 +92,7 @@ class LibraryAccess implements Access {
     this.server = server;
   }
 
-  async authorize(): Promise<{ headers: Record<string, string>; dispatcher: Dispatcher }> {
+  async authorize(): Promise<Authorization> {
     const context = new RequestContext(this.server, 'GET');
     await this.#config.applySecurityAuthentication(context);
     // The library makes a connection pool per call, which would mean a TLS handshake per request and sockets that
@@ -98,11 +103,11 @@ class LibraryAccess implements Access {
     return { headers: context.getHeaders(), dispatcher: this.#pool };
   }
 
-  async renew(): Promise<void> {
-    const pool = this.#pool;
+  renew(used: Dispatcher): void {
+    if (this.#pool !== used) return;
     this.#pool = null;
-    // Requests under way on the old pool end by themselves.
-    void pool?.close();
+    // Requests under way on it end by themselves; ones that come too late are sent again by their caller.
+    void used.close();
   }
 
   async close(): Promise<void> {

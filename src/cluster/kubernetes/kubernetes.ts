@@ -23,15 +23,17 @@ export interface KubernetesOptions {
   readonly timing: Timing;
   /** How long one call may take; 15 s unless given. */
   readonly requestTimeoutMs?: number;
+  /** How long a watch bridges an API server that does not answer; 20 s unless given: longer than a restart of it. */
+  readonly watchPatienceMs?: number;
 }
 
 /** Makes no call yet. Throws `invalid-config` when the kubeconfig cannot be used. */
 export function createKubernetesCluster(
   options: KubernetesOptions,
 ): Cluster & { readonly kind: 'kubernetes' } {
-  const { target, template, timing, requestTimeoutMs } = options;
+  const { target, template, timing, requestTimeoutMs, watchPatienceMs = 20_000 } = options;
   const client = new KubernetesClient(accessTo(target), template.namespace, requestTimeoutMs);
-  const context: Context = { client, template, timing };
+  const context: Context = { client, template, timing, watchPatienceMs };
   const closing = new AbortController();
   return {
     kind: 'kubernetes',

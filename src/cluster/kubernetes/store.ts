@@ -3,8 +3,9 @@
  * object that was replaced in between. It does not decide whose object it is; the caller has looked.
  */
 import { isDeepStrictEqual } from 'node:util';
+import { OperatorError } from '../../errors.ts';
 import type { Manifest } from '../../plan/manifests.ts';
-import type { KubernetesClient } from './client.ts';
+import type { Call, KubernetesClient } from './client.ts';
 import { FIELD_MANAGER } from './context.ts';
 import { type KubeObject, objectName, pathOf, type Resource, type Status } from './objects.ts';
 
@@ -34,7 +35,7 @@ export async function store<T extends KubeObject>(
 ): Promise<Stored<T>> {
   const name = manifest.metadata.name;
   const uid = before?.metadata?.uid;
-  const answer = await client.call<T>({
+  const call: Call = {
     method: 'PATCH',
     path: pathOf(resource, client.namespace, name),
     query: {
@@ -48,7 +49,12 @@ export async function store<T extends KubeObject>(
     // Race: with the UID, an object that somebody else made under this name meanwhile is refused, not patched.
     body: uid === undefined ? manifest : { ...manifest, metadata: { ...manifest.metadata, uid } },
     doing: `apply ${objectName(resource, name)}`,
+  };
+  const answer = await client.call<T>(call).catch((error: unknown) => {
+    if (isOtherObject(error)) return null;
+    throw error;
   });
+  if (answer === null) return { kind: 'moved' };
   if (answer.ok) return { kind: 'stored', object: answer.value, changed: !sameWish(before, answer.value) };
   const conflicts = (answer.failure.details?.causes ?? []).filter((c) => c.reason === 'FieldManagerConflict');
   if (answer.status !== 409 || conflicts.length === 0) return { kind: 'moved' };
@@ -60,6 +66,13 @@ export async function store<T extends KubeObject>(
       .join('; '),
     managers: conflicts.map((c) => c.message ?? ''),
   };
+}
+
+/** The API server's answer to an apply with the UID of an object that is not the present one: that field is immutable. */
+function isOtherObject(error: unknown): boolean {
+  if (!(error instanceof OperatorError) || error.code !== 'manifest-rejected') return false;
+  const { fields } = error.details;
+  return Array.isArray(fields) && fields.includes('metadata.uid');
 }
 
 /** Compares what was wished for, since status and bookkeeping of controllers change all the time. */

@@ -10,13 +10,13 @@ import { collectionsOf, observationOf, readSnapshot, type Snapshot } from './obs
 
 /** A look at least this often, whatever the watches say: the bound on what a dead connection can hide. */
 const RESYNC_MS = 30_000;
+/** While servers are missing: why a pod cannot mount its config is told by events, which are not watched. */
+const IMPATIENT_MS = 5_000;
 /** Events come in bursts (one pod: four of them); one look serves them all. */
 const COALESCE_MS = 100;
 /** A watch that ended sooner than this did not work; the next try waits longer. */
 const SHORT_LIVED_MS = 2_000;
 const MAX_BACKOFF_MS = 5_000;
-/** How long the API server may be away before the caller hears of it. */
-const PATIENCE_MS = 20_000;
 
 type Collection = keyof ReturnType<typeof collectionsOf>;
 
@@ -45,7 +45,7 @@ export async function* watchDeployment(
         last = text;
         yield seen.observation;
       }
-      await bell.rung(RESYNC_MS, stop.signal);
+      await bell.rung(isShort(seen.observation) ? IMPATIENT_MS : RESYNC_MS, stop.signal);
       await pause(Math.max(COALESCE_MS, streams.backoffMs()), stop.signal);
       streams.throwIfRefused();
     }
@@ -56,13 +56,17 @@ export async function* watchDeployment(
   }
 }
 
+function isShort({ exists, readyReplicas, desiredReplicas }: Observation): boolean {
+  return exists && (readyReplicas ?? 0) < (desiredReplicas ?? 0);
+}
+
 /** Null: aborted. Bridges a short absence of the API server; throws its `cluster-unavailable` when it lasts. */
 async function lookPatiently(
   context: Context,
   deploymentId: string,
   signal: AbortSignal,
 ): Promise<{ snapshot: Snapshot; observation: Observation } | null> {
-  const deadline = performance.now() + PATIENCE_MS;
+  const deadline = performance.now() + context.watchPatienceMs;
   for (let waitMs = 250; !signal.aborted; waitMs = Math.min(waitMs * 2, MAX_BACKOFF_MS)) {
     try {
       const snapshot = await readSnapshot(context, deploymentId);

@@ -5,6 +5,7 @@
 import { sql } from 'kysely';
 import { OperatorError } from '../errors.ts';
 import { type Class, type ConnectionWish, type FunctionCode, isClass, type Wish } from '../plan/model.ts';
+import { workspaceIdProblem } from '../plan/names.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
 
 /** A wish with what is wrong about it; both are empty or null for a sound one. */
@@ -37,7 +38,7 @@ export async function readWishes(
   const byWorkspace = Map.groupBy(connections, (row) => row.workspaceId);
   return new Map(
     workspaces.map((row) => {
-      const parsed = (byWorkspace.get(row.workspaceId) ?? []).map(parseConnection);
+      const parsed = distinct(byWorkspace.get(row.workspaceId) ?? []).map(parseConnection);
       const forced = row.forcedClass === '' ? null : row.forcedClass;
       return [
         row.workspaceId,
@@ -67,7 +68,7 @@ export async function readServedConnections(
   if (workspaceIds.length === 0) return new Map();
   const rows = await tx.q
     .selectFrom('Connection as c')
-    .select(['c.workspaceId', 'c.connectionId', 'c.functions'])
+    .select(['c.workspaceId', 'c.connectionId', 'c.functions', 'c.deleted'])
     .where('c.workspaceId', 'in', [...workspaceIds])
     .where((eb) =>
       eb.or([
@@ -90,11 +91,36 @@ export async function readServedConnections(
     .execute();
   const grouped = Map.groupBy(rows, (row) => row.workspaceId);
   return new Map(
-    workspaceIds.map((id) => [id, (grouped.get(id) ?? []).map((row) => parseConnection(row).wish)]),
+    workspaceIds.map((id) => [id, distinct(grouped.get(id) ?? []).map((row) => parseConnection(row).wish)]),
   );
 }
 
-function parseConnection(row: { connectionId: string; functions: unknown }): {
+interface ConnectionRow {
+  readonly connectionId: string;
+  readonly functions: unknown;
+  readonly deleted?: boolean | null;
+}
+
+/**
+ * One row per connection. Only a view can repeat one (a join that fans out, versions kept as rows): a live row wins over
+ * a deleted one, and among equals always the same one, so that the order of rows starts no rollout.
+ */
+function distinct<R extends ConnectionRow>(rows: readonly R[]): readonly R[] {
+  const chosen = new Map<string, R>();
+  for (const row of rows) {
+    const other = chosen.get(row.connectionId);
+    if (other === undefined || winsOver(row, other)) chosen.set(row.connectionId, row);
+  }
+  return [...chosen.values()];
+}
+
+function winsOver(row: ConnectionRow, other: ConnectionRow): boolean {
+  const gone = row.deleted === true;
+  if (gone !== (other.deleted === true)) return !gone;
+  return JSON.stringify(row.functions) < JSON.stringify(other.functions);
+}
+
+function parseConnection(row: ConnectionRow): {
   wish: ConnectionWish;
   malformed: boolean;
 } {
@@ -130,13 +156,16 @@ export type WishOutcome = { readonly kind: 'recorded' } | { readonly kind: 'unch
 
 /**
  * Writes a wish; creates the workspace's row when there is none.
- * Retry: the same change again is `unchanged`. Refuses with `wishes-read-only` when "Workspace" is no table.
+ * Retry: the same change again is `unchanged`. Refuses with `wishes-read-only` when "Workspace" is no table, and with
+ * `invalid-workspace-id`.
  */
 export async function recordWish(
   database: Database,
   workspaceId: string,
   change: WishChange,
 ): Promise<WishOutcome> {
+  const problem = workspaceIdProblem(workspaceId);
+  if (problem !== null) throw new OperatorError('invalid-workspace-id', problem);
   return inTransaction(database, async (tx) => {
     const relation = await sql<{ kind: string }>`
       select c.relkind as kind from pg_class c join pg_namespace n on n.oid = c.relnamespace

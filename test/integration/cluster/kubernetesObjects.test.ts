@@ -373,8 +373,9 @@ describe('remove', () => {
 });
 
 describe('problems', () => {
-  test('T14: a full quota is told with its numbers, and the next apply goes on when it is raised', async () => {
+  test('T14: a full quota is told with its numbers, and the rollout goes on when it is raised', async () => {
     const cluster = open();
+    const spec = specOf('ws-quota');
     const quotaPath = '/api/v1/namespaces/berth/resourcequotas';
     const quota = {
       apiVersion: 'v1',
@@ -388,7 +389,6 @@ describe('problems', () => {
       await eventually(async () => (await control.api('GET', `${quotaPath}/none`)).status?.used?.pods).toBe(
         '0',
       );
-      const spec = specOf('ws-quota');
       await cluster.apply(spec);
       await eventually(async () =>
         rolloutStatus(await cluster.observe('ws-quota'), spec.configDigest),
@@ -400,6 +400,10 @@ describe('problems', () => {
     } finally {
       await control.api('DELETE', `${quotaPath}/none`);
     }
+    // The pod is made now; that no node runs here is its next problem.
+    await eventually(async () =>
+      rolloutStatus(await cluster.observe('ws-quota'), spec.configDigest),
+    ).toMatchObject({ kind: 'failing', reason: 'Unschedulable' });
     await gone(cluster, 'ws-quota');
   });
 

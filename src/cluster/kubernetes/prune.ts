@@ -39,7 +39,7 @@ export async function pruneParts(context: Context, deploymentId: string): Promis
   const inUse = new Set([
     ...mountedParts(deployment.spec?.template?.spec),
     ...replicaSets.items.filter(mayStartPods).flatMap((set) => mountedParts(set.spec?.template?.spec)),
-    ...pods.items.flatMap((pod) => mountedParts(pod.spec)),
+    ...pods.items.filter(mayMount).flatMap((pod) => mountedParts(pod.spec)),
   ]);
   const removed: string[] = [];
   const kept: string[] = [];
@@ -57,4 +57,12 @@ export async function pruneParts(context: Context, deploymentId: string): Promis
 /** An unknown count is not zero. */
 function mayStartPods({ spec, status }: ReplicaSet): boolean {
   return spec?.replicas !== 0 || (status?.replicas ?? 1) > 0;
+}
+
+/**
+ * A pod that is being deleted starts no container any more, and what runs in it has its config loaded. Waiting for it
+ * would leave its parts until the next rollout, which may never come.
+ */
+function mayMount({ metadata }: Pod): boolean {
+  return metadata?.deletionTimestamp === undefined;
 }

@@ -93,9 +93,10 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
     return [...this.servers, ...this.#stopping].map((server) => server.name);
   }
 
-  /** Config parts that a living or future server may read. */
+  /** Config parts that a server may still start from. Servers that are told to stop have theirs loaded. */
   get partsInUse(): ReadonlySet<string> {
-    return new Set(this.#sets().flatMap((set) => set.template.partNames));
+    const sets = this.#sets().filter((set) => set === this.#current || set.servers.length > 0);
+    return new Set(sets.flatMap((set) => set.template.partNames));
   }
 
   /** Wants `desired` servers of this template from now on. Equal to what is wanted already: nothing happens. */

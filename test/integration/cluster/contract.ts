@@ -334,6 +334,21 @@ export function clusterContract(start: () => Promise<Harness>): void {
       expect((await answer('ws-parts')).configDigest).toBe(first.configDigest);
     });
 
+    test('J12: parts go with the rollout that replaced them, while old servers still end their requests', async () => {
+      await open();
+      const first = specOf('ws-old-part', { connections: { first: busyFor(400) } });
+      await run(first);
+      const requests = traffic('ws-old-part', 200);
+      const second = specOf('ws-old-part', { connections: { first: busyFor(400), second: '' } });
+      await run(second);
+      expect(await cluster.pruneParts('ws-old-part')).toEqual({
+        kind: 'pruned',
+        removed: first.parts.map((part) => part.name),
+        kept: second.parts.map((part) => part.name),
+      });
+      expect(await requests.stop()).toEqual([]);
+    });
+
     test('pruning what does not exist removes nothing', async () => {
       await open();
       expect(await cluster.pruneParts('ws-nobody')).toEqual({ kind: 'pruned', removed: [], kept: [] });

@@ -2,7 +2,15 @@
 import { CancellationScope, isCancellation } from '@temporalio/workflow';
 import type { TransitionInput } from './messages.ts';
 import { joinShard, recordFreeRoute, scheduleShutdown, undoDowngrade } from './proxies.ts';
-import { keepingFresh, type MoveContext, unblocked, WishChanged, waitFor, waitForShard } from './steps.ts';
+import {
+  deleteLetGo,
+  keepingFresh,
+  type MoveContext,
+  unblocked,
+  WishChanged,
+  waitFor,
+  waitForShard,
+} from './steps.ts';
 import { openTransition, retire, type TransitionResult } from './upgrade.ts';
 
 export async function downgrade(input: TransitionInput): Promise<TransitionResult> {
@@ -30,7 +38,7 @@ async function runDowngrade(context: MoveContext): Promise<void> {
   if (notice.kind === 'wishChanged') throw new WishChanged(notice.why);
   const shutdownAtMs = Date.now() + notice.waitMs;
 
-  await keepingFresh(context, 0, async () => {
+  const letGo = await keepingFresh(context, 0, async () => {
     // 2. Join a shard. 3. When it is rolled out with this workspace in it, and only then, record the free route.
     await joinAndRecord(context, 'downgrade', false);
 
@@ -38,8 +46,9 @@ async function runDowngrade(context: MoveContext): Promise<void> {
     stage.enter('drain');
     const left = shutdownAtMs - Date.now();
     if (left > 0) await waitFor(stage, left, 'drain delay: routers may still choose the own route');
-    await retire(context, 'downgrade', () => scheduleShutdown({ workspaceId }));
+    return retire(context, 'downgrade', () => scheduleShutdown({ workspaceId }));
   });
+  await deleteLetGo(context, letGo, 'downgrade');
 }
 
 /**

@@ -20,16 +20,18 @@ export async function perform(context: MoveContext, move: ShortMove): Promise<vo
   stage.enter(move.kind);
   switch (move.kind) {
     case 'finish':
-      return CancellationScope.nonCancellable(() =>
-        deleteLetGo(context, [ownDeploymentId(workspaceId)], 'finish'),
-      );
+      return deleteLetGo(context, [ownDeploymentId(workspaceId)], 'finish');
     case 'discard':
       return CancellationScope.nonCancellable(() => discard(context));
     case 'remove':
       return remove(context);
     case 'unserve':
       await recordEmpty(context, move.to, true);
-      return retire(context, 'unserve', () => recordEmptyRoute({ workspaceId, to: move.to }));
+      return deleteLetGo(
+        context,
+        await retire(context, 'unserve', () => recordEmptyRoute({ workspaceId, to: move.to })),
+        'unserve',
+      );
     case 'place':
     case 'refresh':
     case 'swap':
@@ -75,8 +77,7 @@ async function remove(context: MoveContext): Promise<void> {
     const step = await unblocked(stage, () => advanceRemoval({ workspaceId }));
     if (step.kind === 'wishChanged') throw new WishChanged(step.why);
     if (step.kind === 'released') {
-      const { letGo } = step;
-      return CancellationScope.nonCancellable(() => deleteLetGo(context, letGo, 'remove'));
+      return deleteLetGo(context, step.letGo, 'remove');
     }
     await waitFor(stage, step.waitMs, step.why);
   }

@@ -184,20 +184,25 @@ export async function keepingFresh<T>(
   }
 }
 
-/** Deletes own deployments that were let go. Past the point of no return, so it is not cancellable. */
+/**
+ * Deletes own deployments that were let go. Past the point of no return, so it is not cancellable.
+ * Order: after `keepingFresh` has ended, so that no apply under way brings back what is deleted.
+ */
 export async function deleteLetGo(
   { workspaceId, stage }: MoveContext,
   deploymentIds: readonly string[],
   transition: string,
 ): Promise<void> {
-  for (const deploymentId of deploymentIds) {
-    stage.wait(`deletion of ${deploymentId}`, null);
-    const outcome = await unblocked(stage, () => deleteOwn({ workspaceId, deploymentId, transition }));
-    stage.note(
-      outcome.kind === 'gone' ? `${deploymentId} is deleted` : `${deploymentId} stays: ${outcome.why}`,
-    );
-    stage.go();
-  }
+  await CancellationScope.nonCancellable(async () => {
+    for (const deploymentId of deploymentIds) {
+      stage.wait(`deletion of ${deploymentId}`, null);
+      const outcome = await unblocked(stage, () => deleteOwn({ workspaceId, deploymentId, transition }));
+      stage.note(
+        outcome.kind === 'gone' ? `${deploymentId} is deleted` : `${deploymentId} stays: ${outcome.why}`,
+      );
+      stage.go();
+    }
+  });
 }
 
 /**

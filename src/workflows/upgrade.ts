@@ -66,14 +66,15 @@ async function runUpgrade(context: MoveContext, to: OwnClass): Promise<void> {
 
   // 4. Sleep handoffDelay, then confirm the safe handoff in the database. 5. Retire the free route, leave the shard.
   stage.enter('drain');
-  await keepingFresh(context, contained, async () => {
+  const letGo = await keepingFresh(context, contained, async () => {
     await waitFor(stage, handedOff.waitMs, 'handoff delay: routers may still act on the old table');
-    await retire(context, 'upgrade', give);
+    return retire(context, 'upgrade', give);
   });
+  await deleteLetGo(context, letGo, 'upgrade');
 }
 
 /**
- * Asks until the safe handoff is confirmed; from the confirmation on nothing is cancelled any more. Before it asks again
+ * Asks until the safe handoff is confirmed and answers which own deployments are let go. Before it asks again
  * it gives notice again (`notice`, the step that gave it): that moves no instant, and a route that came back meanwhile,
  * by a late rollout or by hand, would otherwise be waited for for ever.
  */
@@ -81,18 +82,17 @@ export async function retire(
   context: MoveContext,
   transition: string,
   notice: () => Promise<{ readonly kind: string } | Blocked>,
-): Promise<void> {
+): Promise<readonly string[]> {
   const { workspaceId, stage } = context;
   for (;;) {
-    const outcome = await CancellationScope.nonCancellable(async () => {
-      const retired = await unblocked(stage, () => retireOthers({ workspaceId, transition }));
-      if (retired.kind === 'retired') {
-        stage.enter('retire');
-        await deleteLetGo(context, retired.letGo, transition);
-      }
-      return retired;
-    });
-    if (outcome.kind === 'retired') return;
+    // Its answer must not be lost to a cancellation: it may be the point of no return.
+    const outcome = await CancellationScope.nonCancellable(() =>
+      unblocked(stage, () => retireOthers({ workspaceId, transition })),
+    );
+    if (outcome.kind === 'retired') {
+      stage.enter('retire');
+      return outcome.letGo;
+    }
     if (outcome.kind === 'wishChanged') throw new WishChanged(outcome.why);
     await waitFor(stage, outcome.waitMs, outcome.why);
     await unblocked(stage, notice);

@@ -416,7 +416,7 @@ export function clusterContract(start: () => Promise<Harness>): void {
 
     test('T38: a request under way at the removal is answered', async () => {
       await open();
-      const slow = busyFor(300);
+      const slow = busyFor(700);
       const spec = specOf('ws-busy', { connections: { first: slow } });
       await run(spec);
       const underWay = answer('ws-busy');

@@ -217,6 +217,33 @@ describe('fields of others', () => {
   });
 });
 
+describe('watch', () => {
+  test('an edit that changes nothing of what is observed wakes nobody', async () => {
+    const cluster = open();
+    const spec = specOf('ws-calm');
+    await cluster.apply(spec);
+    const stop = new AbortController();
+    const texts: string[] = [];
+    const watching = (async () => {
+      for await (const seen of cluster.watch('ws-calm', stop.signal)) texts.push(JSON.stringify(seen));
+    })();
+    await eventually(() => texts.at(-1)).toContain('Unschedulable');
+    for (const note of ['a', 'b', 'c'])
+      await control.edit(deploymentPath('ws-calm'), { metadata: { annotations: { note } } });
+    // The next thing worth saying comes after the edits, so they have been seen by then.
+    await cluster.apply(specOf('ws-calm', { connections: { other: '' } }));
+    await eventually(() => texts.at(-1)).toContain(
+      specOf('ws-calm', { connections: { other: '' } }).configDigest,
+    );
+    stop.abort();
+    await watching;
+    texts.forEach((text, i) => {
+      expect(text).not.toBe(texts[i + 1]);
+    });
+    await gone(cluster, 'ws-calm');
+  });
+});
+
 describe('autoscaler', () => {
   test('T32: replicas are handed over and back without ever falling to 1', async () => {
     const dedicated = { ...DEFAULT_TEMPLATE.classes.dedicated, replicas: 4 };

@@ -10,7 +10,7 @@ import { readTimeline } from '../../database/events.ts';
 import type { Environment } from '../../env.ts';
 import { type Config, defaultConfig } from '../../worker/config.ts';
 import { type Dev, startDev } from '../dev.ts';
-import { findLeftovers } from './leftovers.ts';
+import { leftoverFinder } from './leftovers.ts';
 import { Live, type Output } from './live.ts';
 import { openEvents, type RouterStats, sumCounts } from './protocol.ts';
 import {
@@ -166,12 +166,13 @@ async function runOn(
 
 /** The last leftovers after a bounded wait: rollouts, graces and deletions under way come to their end. */
 async function untilClean(dev: Dev, pool: pg.Pool, signal: AbortSignal): Promise<readonly string[]> {
+  const look = leftoverFinder(dev, pool);
   let last: readonly string[] = [];
   try {
     await until(
       'nothing is left',
       async () => {
-        last = await findLeftovers(dev, pool);
+        last = await look();
         return last.length === 0 ? true : undefined;
       },
       { signal, timeoutMs: CLEAN_WITHIN_MS },

@@ -13,15 +13,24 @@ import { WORKSPACES } from './workspaces.ts';
 /** The one shard that may be there at the end. */
 export const SHARD = 'free-0';
 
-/** Everything that is too much now, by name; and everything that is missing. Empty: all is as it should be. */
-export async function findLeftovers(dev: Dev, pool: Pool): Promise<readonly string[]> {
-  const [cluster, objects, rows, workflows] = await Promise.all([
-    clusterLeftovers(dev.cluster),
-    dev.kubeconfig === null ? [] : objectLeftovers(dev.kubeconfig, dev.config.template.namespace),
-    rowLeftovers(pool),
-    workflowLeftovers(dev),
-  ]);
-  return [...new Set([...cluster, ...objects, ...rows, ...workflows])].sort();
+/**
+ * A look at everything that is too much, by name, and everything that is missing; empty: all is as it should be. Looking
+ * again is fine: what was found only by pruning it stays found.
+ */
+export function leftoverFinder(dev: Dev, pool: Pool): () => Promise<readonly string[]> {
+  const pruned = new Set<string>();
+  return async () => {
+    const [cluster, objects, rows, workflows] = await Promise.all([
+      clusterLeftovers(dev.cluster),
+      dev.kubeconfig === null ? [] : objectLeftovers(dev.kubeconfig, dev.config.template.namespace),
+      rowLeftovers(pool),
+      workflowLeftovers(dev),
+    ]);
+    // Order: once Berth itself has nothing to do any more, whatever can still be pruned was forgotten.
+    if (workflows.length === 0)
+      for (const part of (await dev.cluster.pruneParts(SHARD)).removed) pruned.add(`config part ${part}`);
+    return [...new Set([...cluster, ...objects, ...rows, ...workflows, ...pruned])].sort();
+  };
 }
 
 async function clusterLeftovers(cluster: Cluster): Promise<readonly string[]> {

@@ -3,9 +3,11 @@
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { dev } from './commands/dev.ts';
+import { plan } from './commands/plan.ts';
 import { route } from './commands/route.ts';
 import { runSetup } from './commands/setup.ts';
 import { status } from './commands/status.ts';
+import { why } from './commands/why.ts';
 import { force, setSubscription } from './commands/wishes.ts';
 import { runWorker } from './commands/worker.ts';
 import { CliContext, type GlobalFlags } from './context.ts';
@@ -63,6 +65,16 @@ program
   .argument('[workspace]')
   .description('where every workspace is, or one workspace with its timeline')
   .action(run((context, workspaceId: string | undefined) => status(context, workspaceId)));
+program
+  .command('why')
+  .argument('<workspace>')
+  .description('why a workspace is not settled: what it waits for, since when, until when')
+  .action(run(why));
+program
+  .command('plan')
+  .argument('<workspace>')
+  .description('dry run: the steps that would be taken next')
+  .action(run(plan));
 program
   .command('set-subscription')
   .argument('<workspace>')

@@ -7,6 +7,7 @@ import {
   isGrpcServiceError,
   QueryNotRegisteredError,
   WithStartWorkflowOperation,
+  type WorkflowExecutionDescription,
   WorkflowNotFoundError,
   WorkflowUpdateFailedError,
   WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -40,18 +41,39 @@ export interface BerthClientOptions {
 const DEFAULT_DEADLINE_MS = 10_000;
 /** The workflows tell nobody when they end, so waiting asks; often enough for a person or a test. */
 const SETTLE_POLL_MS = 250;
+/** A worker answers within milliseconds; without one, what Temporal itself knows is told soon. */
+const QUERY_DEADLINE_MS = 3_000;
 
 /** `recorded`: stored now. `unchanged`: it was so already. The move itself goes on after the answer. */
 export interface WishAnswer {
   readonly kind: 'recorded' | 'unchanged';
 }
 
+/** A step that is under way right now, with what went wrong the last time it was tried. */
+export interface PendingStep {
+  /** Name of the activity, e.g. `applyOwn`. */
+  readonly step: string;
+  /** 1: the first try. */
+  readonly attempt: number;
+  /** Message of the last failed try, e.g. that the API server does not answer; null when none failed. */
+  readonly lastFailure: string | null;
+  /** ISO 8601; null when it is running now. */
+  readonly nextTryAt: string | null;
+}
+
+/** What one workflow says of itself, and which of its steps are under way. */
+export interface WorkflowState extends Description {
+  readonly pending: readonly PendingStep[];
+  /** False: no worker answered the question in time; phase and pending steps are Temporal's own knowledge. */
+  readonly answered: boolean;
+}
+
 /** Where a workspace is. Both parts are null when it is settled: an idle workspace has no workflow. */
 export interface WorkspaceDescription {
   readonly workspaceId: string;
   readonly settled: boolean;
-  readonly workspace: Description | null;
-  readonly transition: Description | null;
+  readonly workspace: WorkflowState | null;
+  readonly transition: WorkflowState | null;
 }
 
 export class BerthClient {
@@ -173,24 +195,43 @@ export class BerthClient {
     };
   }
 
-  async #describe(workflowId: string): Promise<Description | null> {
-    if (!(await this.#isRunning(workflowId))) return null;
+  async #describe(workflowId: string): Promise<WorkflowState | null> {
+    const execution = await this.#execution(workflowId);
+    if (execution?.status.name !== 'RUNNING') return null;
+    const pending = pendingSteps(execution);
     try {
-      return await this.#reached(() => this.#client.workflow.getHandle(workflowId).query(describe));
+      const said = await this.#client.withDeadline(Date.now() + QUERY_DEADLINE_MS, () =>
+        this.#client.workflow.getHandle(workflowId).query(describe),
+      );
+      return { ...said, pending, answered: true };
     } catch (error) {
-      if (error instanceof WorkflowNotFoundError || error instanceof QueryNotRegisteredError) return null;
+      if (error instanceof WorkflowNotFoundError) return null;
+      if (!(error instanceof QueryNotRegisteredError) && !isGrpcServiceError(error)) throw error;
+      const since = execution.startTime.toISOString();
+      return {
+        workflow: execution.type,
+        subject: workflowId.slice(workflowId.indexOf('/') + 1),
+        phase: execution.typedSearchAttributes.get(ATTRIBUTES.phase) ?? 'start',
+        waiting: { why: 'a worker: none answers; check that `berth worker` runs', since, until: null },
+        blocked: null,
+        timeline: [],
+        pending,
+        answered: false,
+      };
+    }
+  }
+
+  async #execution(workflowId: string): Promise<WorkflowExecutionDescription | null> {
+    try {
+      return await this.#reached(() => this.#client.workflow.getHandle(workflowId).describe());
+    } catch (error) {
+      if (error instanceof WorkflowNotFoundError) return null;
       throw error;
     }
   }
 
   async #isRunning(workflowId: string): Promise<boolean> {
-    try {
-      const execution = await this.#reached(() => this.#client.workflow.getHandle(workflowId).describe());
-      return execution.status.name === 'RUNNING';
-    } catch (error) {
-      if (error instanceof WorkflowNotFoundError) return false;
-      throw error;
-    }
+    return (await this.#execution(workflowId))?.status.name === 'RUNNING';
   }
 
   /** Runs a call and turns what Temporal says into an OperatorError that names the remedy. */
@@ -201,6 +242,24 @@ export class BerthClient {
       throw translate(error, this.#deadlineMs);
     }
   }
+}
+
+/** PendingActivityState of temporal.api.enums.v1: scheduled, not started. */
+const PENDING_SCHEDULED = 1;
+
+function toIso(time: { seconds?: unknown; nanos?: number | null } | null | undefined): string | null {
+  if (time?.seconds == null) return null;
+  return new Date(Number(time.seconds) * 1_000 + Math.floor((time.nanos ?? 0) / 1e6)).toISOString();
+}
+
+function pendingSteps(execution: WorkflowExecutionDescription): readonly PendingStep[] {
+  return (execution.raw.pendingActivities ?? []).map((activity) => ({
+    step: activity.activityType?.name ?? 'unknown',
+    attempt: activity.attempt ?? 1,
+    lastFailure: activity.lastFailure?.message ?? null,
+    // The scheduled time of a try that has not begun yet lies ahead.
+    nextTryAt: activity.state === PENDING_SCHEDULED ? toIso(activity.scheduledTime) : null,
+  }));
 }
 
 function translate(error: unknown, deadlineMs: number): unknown {

@@ -5,6 +5,8 @@ export type { Description } from '../workflows/messages.ts';
 export {
   BerthClient,
   type BerthClientOptions,
+  type PendingStep,
   type WishAnswer,
+  type WorkflowState,
   type WorkspaceDescription,
 } from './client.ts';

@@ -11,6 +11,8 @@ import { workspaceIdProblem } from '../../plan/names.ts';
 import { planMove } from '../../plan/transition.ts';
 import type { CliContext } from '../context.ts';
 import { EXIT, table } from '../output.ts';
+import { nameOf } from './plan.ts';
+import { reasonsOf } from './why.ts';
 
 const PAGE = 500;
 
@@ -45,7 +47,7 @@ function lineOf(observed: Observed): Line {
             `${r.class}->${r.deploymentId ?? 'no server'}${r.shutdownAtMs === null ? '' : ' (shutting down)'}`,
         )
         .join(', ') || 'none',
-    move: 'to' in move ? `${move.kind} to ${move.to}` : move.kind,
+    move: nameOf(move),
     why: move.kind === 'blocked' ? move.why : '',
   };
 }
@@ -116,14 +118,7 @@ function describeOne(
   const instant = (ms: number | null) => (ms === null ? '' : new Date(ms).toISOString());
   return [
     `${observed.workspaceId}: wanted ${line.wanted}, ${description.settled ? line.move : `${active?.workflow ?? ''} ${active?.phase ?? ''}`}`,
-    ...(active?.blocked == null
-      ? []
-      : [`blocked since ${active.blocked.since}: ${active.blocked.code}: ${active.blocked.why}`]),
-    ...(active?.waiting == null
-      ? []
-      : [
-          `waiting since ${active.waiting.since}: ${active.waiting.why}${active.waiting.until === null ? '' : ` (until ${active.waiting.until})`}`,
-        ]),
+    ...reasonsOf(description),
     '',
     table(
       ['ROUTE', 'DEPLOYMENT', 'LIVE SINCE', 'SHUTDOWN AT', 'DELETED'],

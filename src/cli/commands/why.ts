@@ -20,7 +20,7 @@ export async function why(context: CliContext, workspaceId: string): Promise<num
         ? `blocked: ${move.code}: ${move.why}`
         : `${nameOf(move)} is due and nobody was told; the next fleet pass starts it (or send BerthClient.connectionsChanged)`,
     );
-  context.output.result({ workspaceId, settled, move, reasons, ...description }, () =>
+  context.output.result({ ...description, settled, move, reasons }, () =>
     settled
       ? `${workspaceId}: settled`
       : [`${workspaceId}: ${nameOf(move)}`, ...reasons.map((reason) => `- ${reason}`)].join('\n'),

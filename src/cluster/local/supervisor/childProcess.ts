@@ -11,6 +11,9 @@ export interface Exit {
   readonly signal: NodeJS.Signals | null;
   /** For people: how it ended, with the last lines on stderr. */
   readonly text: string;
+  /** By this machine's clock. */
+  readonly startedAtMs: number;
+  readonly finishedAtMs: number;
 }
 
 /** Lines of stderr kept for `Exit.text`. */
@@ -28,6 +31,7 @@ export class Child {
 
   /** `onListening` is called with the port when the child prints it. */
   constructor(spec: ServerSpec, onListening: (port: number) => void) {
+    const startedAtMs = Date.now();
     const { file, args } = spec.command ?? referenceServer();
     // A group of its own: a terminal's Ctrl-C must reach this process alone, which then stops its children in order.
     const child = spawn(file, args, {
@@ -48,7 +52,8 @@ export class Child {
     this.exited = new Promise((resolve) => {
       const settle = (code: number | null, signal: NodeJS.Signals | null, how: string): void => {
         this.#gone = true;
-        resolve({ code, signal, text: [how, ...this.#stderr].join('\n') });
+        const text = [how, ...this.#stderr].join('\n');
+        resolve({ code, signal, text, startedAtMs, finishedAtMs: Date.now() });
       };
       const ended = (code: number | null, signal: NodeJS.Signals | null): void =>
         settle(code, signal, signal === null ? `exited with code ${code}` : `ended by ${signal}`);

@@ -167,22 +167,26 @@ export class ServerProcess extends EventEmitter<{ change: [] }> {
   }
 
   async #probe(port: number, signal: AbortSignal): Promise<void> {
+    const {
+      readinessPath = '/readyz',
+      failureThreshold = 3,
+      refusalThreshold = 1,
+      probeIntervalMs,
+    } = this.#spec;
     let silent = 0;
+    let refused = 0;
     try {
       for (;;) {
-        const answer = await probe(port, this.#spec.readinessPath ?? '/readyz', signal);
+        const answer = await probe(port, readinessPath, signal);
         signal.throwIfAborted();
         silent = answer.kind === 'silent' ? silent + 1 : 0;
+        refused = answer.kind === 'no' ? refused + 1 : 0;
         if (answer.kind === 'ready') this.#update({ ready: true, problem: undefined });
-        if (answer.kind === 'no')
-          this.#update({ ready: false, problem: { code: 'NotReady', message: answer.why } });
-        if (silent >= (this.#spec.failureThreshold ?? 3)) {
-          this.#update({
-            ready: false,
-            problem: { code: 'ProbeFailed', message: answer.kind === 'silent' ? answer.why : '' },
-          });
+        else if (!this.#ready || silent >= failureThreshold || refused >= refusalThreshold) {
+          const code = answer.kind === 'no' ? 'NotReady' : 'ProbeFailed';
+          this.#update({ ready: false, problem: { code, message: answer.why } });
         }
-        await sleep(this.#spec.probeIntervalMs, undefined, { signal });
+        await sleep(probeIntervalMs, undefined, { signal });
       }
     } catch (error) {
       if (!signal.aborted) throw error;

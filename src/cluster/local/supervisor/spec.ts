@@ -17,8 +17,10 @@ export interface ServerSpec {
   readonly probeIntervalMs: number;
   /** Where readiness is asked; `/readyz` unless given. */
   readonly readinessPath?: string;
-  /** Probes in a row without an answer until a ready server counts as not ready; 3 unless given. A "no" counts at once. */
+  /** Probes in a row without an answer until a ready server counts as not ready; 3 unless given. */
   readonly failureThreshold?: number;
+  /** Probes in a row answered with "no" until a ready server counts as not ready; 1 unless given. */
+  readonly refusalThreshold?: number;
   readonly backOff?: BackOff;
 }
 

@@ -14,6 +14,7 @@ import { applyManifests } from './manifests.ts';
 import { type ControlPlane, startControlPlane } from './parts/controlPlane.ts';
 import { startPostgres } from './parts/postgres.ts';
 import type { Progress } from './parts/progress.ts';
+import { makeTempDir } from './parts/supervise.ts';
 import { startTemporal } from './parts/temporal.ts';
 import { type StandInNode, startStandInNode } from './standInNode/standInNode.ts';
 
@@ -139,8 +140,17 @@ interface Place {
 }
 
 async function localPlace(config: Config, progress: Progress): Promise<Place> {
-  const cluster = await createLocalCluster({ template: config.template, timing: config.timing, progress });
-  return { cluster, urlTemplate: cluster.urlTemplate, node: null, stops: [() => cluster.close()] };
+  // A folder that is taken away even when this process is killed; the cluster's own is removed by its close only.
+  const dir = await makeTempDir('local');
+  try {
+    const { template, timing } = config;
+    const cluster = await createLocalCluster({ template, timing, progress, baseDir: dir.path });
+    const stops = [() => dir.remove(), () => cluster.close()];
+    return { cluster, urlTemplate: cluster.urlTemplate, node: null, stops };
+  } catch (error) {
+    await dir.remove();
+    throw error;
+  }
 }
 
 async function kubernetesPlace(config: Config, plane: ControlPlane, progress: Progress): Promise<Place> {

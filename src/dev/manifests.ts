@@ -23,7 +23,7 @@ const KINDS: Readonly<Record<string, { plural: string; namespaced: boolean }>> =
 
 /** Server-side applies the named files, in order. Applying twice changes nothing. */
 export async function applyManifests(kubeconfig: string, files: readonly string[]): Promise<void> {
-  const api = new Api(kubeconfig);
+  const api = await Api.open(kubeconfig);
   try {
     for (const file of files) {
       const text = await readFile(new URL(file, DEPLOY), 'utf8');

@@ -8,6 +8,9 @@ import { SHARD } from './leftovers.ts';
 import type { Output } from './live.ts';
 import { CONNECTIONS } from './workspaces.ts';
 
+/** 128 + SIGINT, as shells say it. */
+export const INTERRUPTED = 130;
+
 /** 0: nothing lost, misrouted or left. 1: something was, or a part failed. 2: bad flags. 130: Ctrl-C. */
 export async function runCommand(args: readonly string[]): Promise<number> {
   const read = readFlags(args);
@@ -24,7 +27,7 @@ export async function runCommand(args: readonly string[]): Promise<number> {
   const interrupted = { yes: false };
   const onSignal = () => {
     // Asked twice: the watchdog of the parts cleans up after us.
-    if (interrupted.yes) process.exit(130);
+    if (interrupted.yes) process.exit(INTERRUPTED);
     interrupted.yes = true;
     process.stderr.write('\nstopping everything; once more to stop at once\n');
     stopping.abort(new Error('interrupted'));
@@ -49,7 +52,7 @@ export async function runCommand(args: readonly string[]): Promise<number> {
     });
     return failures.length === 0 ? 0 : 1;
   } catch (error) {
-    if (interrupted.yes) return 130;
+    if (interrupted.yes) return INTERRUPTED;
     process.stderr.write(`the demo failed: ${error instanceof Error ? error.stack : String(error)}\n`);
     return 1;
   } finally {

@@ -26,7 +26,7 @@ import {
 import { place, play, type ScriptContext, type Story } from './script.ts';
 import { type MoveTimes, type Told, tellSteps, timesOfMoves } from './timeline.ts';
 import { openTraffic, type Traffic } from './traffic.ts';
-import { until } from './until.ts';
+import { sleep, until } from './until.ts';
 import { MOVING } from './workspaces.ts';
 
 export interface DemoOptions {
@@ -64,6 +64,8 @@ export interface DemoResult {
 /** Delays of 10 and 20 seconds: the whole story in about a minute and a half, and far above what a busy machine jitters. */
 export const DEMO_TIME_SCALE = 30;
 const HASTE = 20;
+/** A start without builds is over in less, and then nothing at all is left behind. */
+const START_GRACE_MS = 10_000;
 /** How long a shard's rollout, a pod's grace and a deletion may still take after the last move. */
 const CLEAN_WITHIN_MS = 60_000;
 
@@ -72,7 +74,7 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   const live = new Live(options.output);
   const config = defaultConfig({ timeScale: options.timeScale });
   live.line(`seed ${options.seed}; ${options.rate} events a second; ${timingLine(config.timing)}`);
-  const dev = await startDev({
+  const starting = startDev({
     env: options.env,
     logger: options.logger,
     progress: (line) => live.line(`  ${line}`),
@@ -81,6 +83,7 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
     kubernetes: options.kubernetes,
     ui: true,
   });
+  const dev = await startedOrInterrupted(starting, options.signal);
   const opened: (() => Promise<unknown>)[] = [() => dev.stop()];
   let result: DemoResult;
   try {
@@ -93,6 +96,20 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   // Order: the very last line, after whatever the parts may say while they stop.
   live.line(summaryLine(result.summary));
   return result;
+}
+
+/**
+ * The parts, also when interrupted meanwhile: they are then stopped in order. A start that takes longer, because
+ * something is being built, is not waited for: this rejects, and ending the process ends the start.
+ */
+async function startedOrInterrupted(starting: Promise<Dev>, signal: AbortSignal): Promise<Dev> {
+  const interrupted = new Promise<never>((_resolve, reject) => {
+    const onAbort = () =>
+      void sleep(START_GRACE_MS, new AbortController().signal).then(() => reject(signal.reason));
+    if (signal.aborted) onAbort();
+    else signal.addEventListener('abort', onAbort, { once: true });
+  });
+  return Promise.race([starting, interrupted]);
 }
 
 /** Last opened first, each even when another fails. */

@@ -98,7 +98,7 @@ const NOT_OURS = 'kube-root-ca.crt';
 
 /** Reads the whole namespace as an administrator: what Berth itself would overlook shows too. */
 async function objectLeftovers(kubeconfig: string, namespace: string): Promise<readonly string[]> {
-  const api = new Api(kubeconfig);
+  const api = await Api.open(kubeconfig);
   try {
     const lists = await Promise.all(
       KINDS.map(async ([kind, group, plural]) => {

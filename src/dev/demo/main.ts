@@ -10,6 +10,9 @@ if (major < NEEDED[0] || (major === NEEDED[0] && minor < NEEDED[1])) {
   process.exitCode = 2;
 } else {
   // Order: imported only now, since an older Node fails on the imports with a message nobody understands.
-  const { runCommand } = await import('./command.ts');
-  process.exitCode = await runCommand(process.argv.slice(2));
+  const { INTERRUPTED, runCommand } = await import('./command.ts');
+  const code = await runCommand(process.argv.slice(2));
+  // A build that was interrupted still goes on in here; the watchdog of the parts ends it with us.
+  if (code === INTERRUPTED) process.exit(code);
+  process.exitCode = code;
 }

@@ -29,7 +29,8 @@ const MISTAKEN_SHARE = 0.5;
 // Ctrl-C reaches the whole terminal group; the parent ends this process when its events have ended.
 process.on('SIGINT', () => {});
 process.on('disconnect', () => process.exit(1));
-const tell = (message: FromRouter): void => void process.send?.(message);
+// A parent that has just died hears nothing any more; `disconnect` is what ends this process then.
+const tell = (message: FromRouter, done: () => void = () => {}): void => void process.send?.(message, done);
 
 const config = await new Promise<RouterConfig>((resolve) => {
   process.once('message', (message: ToRouter) => {
@@ -131,7 +132,7 @@ async function finish(): Promise<void> {
   await agent.close();
   await table.close();
   await link?.close();
-  process.send?.({ kind: 'stopped', stats: sender.stats() } satisfies FromRouter, () => process.exit(0));
+  tell({ kind: 'stopped', stats: sender.stats() }, () => process.exit(0));
 }
 
 process.on('message', (message: ToRouter) => {

@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { request } from 'undici';
-import { type Credentials, credentialsOf } from './credentials.ts';
+import { Credentials } from './credentials.ts';
 import type { Meta } from './objects.ts';
 
 /** An answer that is not 2xx. */
@@ -39,15 +39,15 @@ export interface Follower<T> {
 }
 
 export class Api {
-  readonly #to: Credentials;
+  readonly #credentials: Credentials;
 
-  private constructor(to: Credentials) {
-    this.#to = to;
+  private constructor(credentials: Credentials) {
+    this.#credentials = credentials;
   }
 
   /** Rejects when the file is no usable kubeconfig. Calls nobody yet. */
   static async open(kubeconfig: string): Promise<Api> {
-    return new Api(await credentialsOf(kubeconfig));
+    return new Api(new Credentials(kubeconfig));
   }
 
   /** One call. Rejects with `ApiError` for any status but 2xx, and with whatever the connection says. */
@@ -57,9 +57,8 @@ export class Api {
     options: CallOptions = {},
   ): Promise<T> {
     const limit = AbortSignal.timeout(ANSWER_MS);
-    const { server, agent } = this.#to;
-    const headers = await this.#to.headers();
-    const { statusCode, body } = await request(server + path, {
+    const { headers, agent } = await this.#credentials.authorize();
+    const { statusCode, body } = await request(this.#credentials.server + path, {
       method,
       dispatcher: agent,
       signal: options.signal === undefined ? limit : AbortSignal.any([limit, options.signal]),
@@ -141,15 +140,17 @@ export class Api {
     signal: AbortSignal,
   ) {
     const parameters = { ...query, watch: 'true', allowWatchBookmarks: 'true', resourceVersion: version };
-    const { server, agent } = this.#to;
-    const headers = await this.#to.headers();
-    const { statusCode, body } = await request(`${server}${path}?${new URLSearchParams(parameters)}`, {
-      dispatcher: agent,
-      signal,
-      headers,
-      headersTimeout: ANSWER_MS,
-      bodyTimeout: SILENCE_MS,
-    });
+    const { headers, agent } = await this.#credentials.authorize();
+    const { statusCode, body } = await request(
+      `${this.#credentials.server}${path}?${new URLSearchParams(parameters)}`,
+      {
+        dispatcher: agent,
+        signal,
+        headers,
+        headersTimeout: ANSWER_MS,
+        bodyTimeout: SILENCE_MS,
+      },
+    );
     if (statusCode !== 200) throw new ApiError(statusCode, await body.text());
     body.setEncoding('utf8');
     let rest = '';
@@ -162,6 +163,6 @@ export class Api {
   }
 
   async close(): Promise<void> {
-    await this.#to.agent.destroy();
+    await this.#credentials.close();
   }
 }

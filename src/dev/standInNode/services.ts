@@ -6,6 +6,9 @@ import type { ServiceProxy } from '../../cluster/local/supervisor/proxy.ts';
 import type { Follower } from './api.ts';
 import type { EndpointSlice } from './objects.ts';
 
+/** Nothing listens there: what is sent to a pod without a process is refused, as it would be in a real network. */
+const REFUSING_PORT = 1;
+
 const SERVICE_LABEL = 'kubernetes.io/service-name';
 
 export class Services implements Follower<EndpointSlice> {
@@ -35,7 +38,7 @@ export class Services implements Follower<EndpointSlice> {
     this.refresh();
   }
 
-  /** To be called when a pod's port changed: addresses stay, ports do not. A pod without a process gets no requests. */
+  /** To be called when a pod's port changed: addresses stay, ports do not. */
   refresh(): void {
     const services = new Map<string, number[]>();
     for (const { metadata, endpoints } of this.#slices.values()) {
@@ -46,10 +49,7 @@ export class Services implements Follower<EndpointSlice> {
       for (const { addresses, conditions } of endpoints ?? []) {
         // Kubernetes: an unknown readiness counts as ready.
         if (conditions?.ready === false) continue;
-        for (const address of addresses) {
-          const port = this.#portOf(address);
-          if (port !== undefined) ports.push(port);
-        }
+        for (const address of addresses) ports.push(this.#portOf(address) ?? REFUSING_PORT);
       }
     }
     for (const name of this.#known) if (!services.has(name)) this.#proxy.removeDeployment(name);

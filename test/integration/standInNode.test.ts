@@ -319,15 +319,18 @@ describe('a deployment on the stand-in node', () => {
 
   it('finishes a request under way when its pod is deleted, and leaves no process, pod or endpoint', async () => {
     await configMap('config-1', 'digest-1', [
-      workspace('ws-1', connection('slow', busy(3000)), connection('pass')),
+      workspace('ws-1', connection('slow', busy(5000)), connection('pass')),
     ]);
-    await serve('gone', { digest: 'digest-1', config: 'config-1', replicas: 1, preStopSeconds: 1 });
+    await serve('gone', { digest: 'digest-1', config: 'config-1', replicas: 1, preStopSeconds: 3 });
     await rolledOut('gone');
     await answered('gone', 'pass', 200);
     const port = node.address((await pods())[0]?.status.podIP ?? '')?.port;
     const slow = send('gone', 'slow');
     await send('gone', 'pass');
     await api.call('DELETE', apps('deployments/gone'), { body: { propagationPolicy: 'Background' } });
+    await answered('gone', 'pass', 503);
+    // Out of the endpoints, and still in its pre-stop sleep: it was not told to stop yet.
+    expect((await fetch(`http://127.0.0.1:${port}/readyz`)).status).toBe(200);
     expect((await slow).status).toBe(200);
     await until(async () => ((await pods()).length === 0 ? true : undefined));
     await until(() => (node.pods().length === 0 ? true : undefined));

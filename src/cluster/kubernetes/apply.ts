@@ -19,6 +19,7 @@ import { partContentHash } from '../config.ts';
 import { type Context, FIELD_MANAGER, REPLICAS_MANAGER } from './context.ts';
 import {
   AUTOSCALERS,
+  type Autoscaler,
   CONFIG_MAPS,
   DEPLOYMENTS,
   type Deployment,
@@ -35,7 +36,7 @@ import { deleteSeen, said, store } from './store.ts';
 /** How often objects may change under one apply before it gives up for now. */
 const ATTEMPTS = 4;
 /**
- * Whose `replicas` may be taken back once we deleted the autoscaler: the controller that acted for it. It is named after
+ * Whose `replicas` may be taken back once no autoscaler is left: the controller that acted for it. It is named after
  * its binary, and nothing else in it writes through `scale`.
  */
 const AUTOSCALER_MANAGER = /"kube-controller-manager[^"]*" with subresource "scale"/;
@@ -183,11 +184,28 @@ async function storeReplicas(
   if (stored.kind === 'stored') return { kind: 'done', changed: stored.changed };
   if (stored.kind === 'moved' || !stored.managers.every((manager) => AUTOSCALER_MANAGER.test(manager)))
     return withoutManagers(stored);
+  const autoscaler = await autoscalerOf(context, spec.deploymentId);
+  if (autoscaler !== null)
+    return {
+      kind: 'conflict',
+      object: stored.object,
+      why: `${stored.why}; ${objectName(AUTOSCALERS, autoscaler)}, which is not ours, scales it: delete that, or give class ${spec.class} autoscaling`,
+    };
   const forced = await store<Deployment>(context.client, DEPLOYMENTS, manifest, deployment, {
     ...options,
     force: true,
   });
   return forced.kind === 'stored' ? { kind: 'done', changed: true } : withoutManagers(forced);
+}
+
+/** Name of whatever autoscaler acts on this deployment now, ours or somebody else's; null when none does. */
+async function autoscalerOf({ client }: Context, deploymentId: string): Promise<string | null> {
+  const { items } = await client.list<Autoscaler>(AUTOSCALERS, {});
+  const found = items.find(({ spec }) => {
+    const { kind, name } = spec?.scaleTargetRef ?? {};
+    return kind === 'Deployment' && name === deploymentId;
+  });
+  return found?.metadata?.name ?? null;
 }
 
 function withoutManagers(

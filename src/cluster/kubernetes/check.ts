@@ -32,7 +32,7 @@ export const PERMISSIONS: readonly (readonly [Resource, readonly string[]])[] = 
   [PODS, ['list', 'watch']],
   [EVENTS, ['list']],
   [ENDPOINT_SLICES, ['list', 'watch']],
-  [AUTOSCALERS, ['get', 'create', 'patch', 'delete']],
+  [AUTOSCALERS, ['get', 'list', 'create', 'patch', 'delete']],
   [DISRUPTION_BUDGETS, ['get', 'create', 'patch', 'delete']],
   [NAMESPACES, ['get']],
 ];

@@ -84,6 +84,10 @@ export interface EndpointSlice extends KubeObject {
   }[];
 }
 
+export interface Autoscaler extends KubeObject {
+  readonly spec?: { readonly scaleTargetRef?: { readonly kind?: string; readonly name?: string } };
+}
+
 export interface WarningEvent extends KubeObject {
   readonly reason?: string;
   readonly message?: string;

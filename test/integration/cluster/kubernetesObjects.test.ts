@@ -289,6 +289,33 @@ describe('autoscaler', () => {
     await gone(cluster, 'ws-hpa');
   });
 
+  test('replicas that a person’s autoscaler sets are a conflict that names it', async () => {
+    const cluster = open();
+    await cluster.apply(specOf('ws-their-scale'));
+    await control.api('POST', collection(autoscalerPath('x')), {
+      apiVersion: 'autoscaling/v2',
+      kind: 'HorizontalPodAutoscaler',
+      metadata: { name: 'somebodys' },
+      spec: {
+        scaleTargetRef: { apiVersion: 'apps/v1', kind: 'Deployment', name: 'ws-their-scale' },
+        minReplicas: 3,
+        maxReplicas: 5,
+      },
+    });
+    await eventually(
+      async () => (await control.api('GET', deploymentPath('ws-their-scale'))).spec.replicas,
+    ).toBe(3);
+    expect(await cluster.apply(specOf('ws-their-scale'))).toMatchObject({
+      kind: 'conflict',
+      why: expect.stringContaining('HorizontalPodAutoscaler somebodys'),
+    });
+    expect((await control.api('GET', deploymentPath('ws-their-scale'))).spec.replicas).toBe(3);
+    await control.api('DELETE', autoscalerPath('somebodys'));
+    expect(await cluster.apply(specOf('ws-their-scale'))).toEqual({ kind: 'applied', changed: true });
+    expect((await control.api('GET', deploymentPath('ws-their-scale'))).spec.replicas).toBe(1);
+    await gone(cluster, 'ws-their-scale');
+  });
+
   test('a deployment that is born autoscaled starts at the smallest number', async () => {
     const cluster = open();
     await cluster.apply(specOf('ws-born', { class: 'premium' }));
@@ -333,9 +360,9 @@ describe('identity', () => {
     expect(await cluster.apply(specOf('ws-held', { connections: { other: '' } }))).toEqual({
       kind: 'terminating',
     });
-    expect((await control.api('GET', deploymentPath('ws-held'))).metadata.resourceVersion).toBe(
-      before.metadata.resourceVersion,
-    );
+    // Controllers may write its status and finalizers meanwhile.
+    const after = await control.api('GET', deploymentPath('ws-held'));
+    expect([after.metadata.generation, after.spec]).toEqual([before.metadata.generation, before.spec]);
     expect(rolloutStatus(await cluster.observe('ws-held'), spec.configDigest)).toEqual({
       kind: 'terminating',
     });

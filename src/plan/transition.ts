@@ -52,7 +52,8 @@ export function planMove(observed: Observed): Move {
   const route = live.find((r) => r.class === to);
   const others = live.filter((r) => r.class !== to);
   const wantsOwn = isOwnClass(to) && wish.hasFunctions;
-  if (own !== undefined && !own.routed && !wantsOwn) return { kind: 'discard' };
+  if (own !== undefined && !wantsOwn && !own.routed && !live.some((r) => r.deploymentId === own.deploymentId))
+    return { kind: 'discard' };
 
   if (!wish.hasFunctions) {
     if (live.length === 0 && own === undefined && shard === undefined)

@@ -32,18 +32,29 @@ export interface Tx {
   table(name: keyof BerthSchema): RawBuilder<unknown>;
 }
 
+/** Ends within an activity's attempt (45 s), so that a lock held elsewhere costs a try and not the slot. */
+const DEFAULT_STATEMENT_TIMEOUT_MS = 30_000;
+/** After the server's own timeout: what has not answered by then never will. Smaller: a slow network looks dead. */
+const ANSWER_GRACE_MS = 5_000;
+
 /** Opens the pool; connects lazily, so call `ping` to know whether the database is there. */
 export function openDatabase(options: DatabaseOptions): Database {
   const schema = options.schema ?? 'public';
+  const statementTimeoutMs = options.statementTimeoutMs ?? DEFAULT_STATEMENT_TIMEOUT_MS;
   const pool = new pg.Pool({
     connectionString: options.connectionString,
     max: options.poolSize ?? 20,
     connectionTimeoutMillis: 5_000,
-    statement_timeout: options.statementTimeoutMs ?? 30_000,
+    statement_timeout: statementTimeoutMs,
+    // A process that is stopped in mid-transaction must not keep its locks.
+    idle_in_transaction_session_timeout: statementTimeoutMs,
+    query_timeout: statementTimeoutMs + ANSWER_GRACE_MS,
     application_name: 'berth',
   });
-  // Race: an idle connection may be cut by the server at any time; the pool replaces it on the next query.
+  // Race: a connection may be cut by the server at any time. An idle one is replaced by the pool; one in use tells it
+  // by its next statement, and without a listener the event would end the process.
   pool.on('error', () => {});
+  pool.on('connect', (client) => client.on('error', () => {}));
   const kysely = new Kysely<BerthSchema>({ dialect: new PostgresDialect({ pool }) }).withSchema(schema);
   let closing: Promise<void> | undefined;
   return {
@@ -89,7 +100,7 @@ export function unreachable(connectionString: string, error: unknown): OperatorE
 }
 
 /** SQLSTATE classes and socket errors that mean "the server, not the statement": worth another try. */
-const UNAVAILABLE_STATES = /^(08|53|57P|40001|40P01|55P03|57014)/;
+const UNAVAILABLE_STATES = /^(08|53|57P|40001|40P01|55P03|57014|25006|25P03|25P04)/;
 const SOCKET_CODES = new Set([
   'ECONNREFUSED',
   'ECONNRESET',
@@ -98,6 +109,10 @@ const SOCKET_CODES = new Set([
   'ENOTFOUND',
   'EAI_AGAIN',
   'ENOENT',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'EHOSTDOWN',
+  'ECONNABORTED',
 ]);
 
 /** True when trying the same statement again later may succeed. */
@@ -105,7 +120,7 @@ export function isUnavailable(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const code = (error as { code?: unknown }).code;
   if (typeof code === 'string') return SOCKET_CODES.has(code) || UNAVAILABLE_STATES.test(code);
-  return /terminated|timeout exceeded|Connection terminated|not queryable/i.test(error.message);
+  return /terminated|timeout exceeded|read timeout|not queryable|been discarded/i.test(error.message);
 }
 
 function describe(error: unknown): string {

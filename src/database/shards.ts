@@ -142,9 +142,9 @@ export async function finishShard(
 /** Members whose state a finished rollout changed: they bear its instant. */
 async function changedBy(tx: Tx, shard: string, seq: number): Promise<readonly string[]> {
   const { rows } = await sql<{ id: string }>`
-    select m.workspace_id as id from ${tx.table('berth_side')} m
-    join ${tx.table('berth_shard')} s on s.shard_id = m.deployment_id
-    where s.shard_id = ${shard} and m.rendered_seq = ${seq} and m.updated_at >= s.finished_at
+    select workspace_id as id from ${tx.table('berth_side')}
+    where deployment_id = ${shard} and rendered_seq = ${seq}
+      and updated_at >= (select finished_at from ${tx.table('berth_shard')} where shard_id = ${shard})
     order by 1`.execute(tx.q);
   return rows.map((row) => row.id);
 }

@@ -4,7 +4,6 @@
  */
 import {
   type Client,
-  isGrpcServiceError,
   QueryNotRegisteredError,
   WithStartWorkflowOperation,
   type WorkflowExecutionDescription,
@@ -27,6 +26,7 @@ import {
   type WishChangeMessage,
   workspaceWorkflowId,
 } from '../workflows/messages.ts';
+import { DEADLINE_EXCEEDED, grpcErrorOf } from './grpc.ts';
 
 export interface BerthClientOptions {
   /** A connected client of `@temporalio/client`; owned by the caller. */
@@ -206,7 +206,7 @@ export class BerthClient {
       return { ...said, pending, answered: true };
     } catch (error) {
       if (error instanceof WorkflowNotFoundError) return null;
-      if (!(error instanceof QueryNotRegisteredError) && !isGrpcServiceError(error)) throw error;
+      if (!(error instanceof QueryNotRegisteredError) && grpcErrorOf(error) === undefined) throw error;
       const since = execution.startTime.toISOString();
       return {
         workflow: execution.type,
@@ -267,17 +267,18 @@ function translate(error: unknown, deadlineMs: number): unknown {
     const failure = refusal(error.cause);
     if (failure !== undefined) return failure;
   }
-  if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || isDeadline(error))
+  const grpc = grpcErrorOf(error);
+  if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || grpc?.code === DEADLINE_EXCEEDED)
     return new OperatorError(
       'outcome-unknown',
       `no worker answered within ${deadlineMs} ms; the change is queued and is applied once when a worker is back (check that \`berth worker\` runs)`,
       {},
       error,
     );
-  if (isGrpcServiceError(error))
+  if (grpc !== undefined)
     return new OperatorError(
       'temporal-unavailable',
-      `Temporal does not answer (${error.message}); nothing is known to be recorded: try again`,
+      `Temporal does not answer (${grpc.message}); nothing is known to be recorded: try again`,
       {},
       error,
     );
@@ -291,10 +292,6 @@ function refusal(cause: unknown): OperatorError | undefined {
       return new OperatorError(inner.type as ErrorCode, inner.message, {}, cause);
   return undefined;
 }
-
-/** gRPC status 4: https://grpc.io/docs/guides/status-codes/ */
-const DEADLINE_EXCEEDED = 4;
-const isDeadline = (error: unknown): boolean => isGrpcServiceError(error) && error.code === DEADLINE_EXCEEDED;
 
 function requireWorkspaceId(workspaceId: string): void {
   const problem = workspaceIdProblem(workspaceId);

@@ -1,6 +1,7 @@
 /** Sends "look again" to workflows, for activities. It carries no state, so a lost or doubled message harms nothing. */
-import { type Client, isGrpcServiceError, WorkflowNotFoundError } from '@temporalio/client';
+import { type Client, WorkflowNotFoundError } from '@temporalio/client';
 import type { Messenger } from '../activities/deps.ts';
+import { grpcErrorOf } from '../client/grpc.ts';
 import { OperatorError } from '../errors.ts';
 import type { Timing } from '../plan/timing.ts';
 import {
@@ -55,7 +56,7 @@ async function signalIfRunning(client: Client, workflowId: string): Promise<void
     await client.workflow.getHandle(workflowId).signal(shardRolled);
   } catch (error) {
     // Nobody waits there, or Temporal is away: who waits looks again by itself.
-    if (error instanceof WorkflowNotFoundError || isGrpcServiceError(error)) return;
+    if (error instanceof WorkflowNotFoundError || grpcErrorOf(error) !== undefined) return;
     throw error;
   }
 }
@@ -64,7 +65,8 @@ async function reached(what: string, send: () => Promise<void>): Promise<void> {
   try {
     await send();
   } catch (error) {
-    if (!isGrpcServiceError(error)) throw error;
-    throw new OperatorError('temporal-unavailable', `${what} could not be told: ${error.message}`, {}, error);
+    const grpc = grpcErrorOf(error);
+    if (grpc === undefined) throw error;
+    throw new OperatorError('temporal-unavailable', `${what} could not be told: ${grpc.message}`, {}, error);
   }
 }

@@ -159,7 +159,8 @@ async function checkAll(
     opened.push(() => connected.connection.close());
     await attempt(() => checkNamespace(connected.connection, options.temporal));
   }
-  const native = await attempt(() => connectWorker(options.temporal));
+  // The same address again: a second complaint would say nothing new.
+  const native = connected === null ? null : await attempt(() => connectWorker(options.temporal));
   if (native !== null) opened.push(() => native.close());
   await attempt(async () => {
     for (const problem of await options.cluster.check())

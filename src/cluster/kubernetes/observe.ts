@@ -4,6 +4,7 @@
  */
 import { CONFIG_DIGEST_ANNOTATION, foreignReason, selectorText } from '../../plan/manifests.ts';
 import type { Observation, PodProblem } from '../../plan/rollout.ts';
+import { absentObservation } from '../absent.ts';
 import type { Context } from './context.ts';
 import {
   DEPLOYMENTS,
@@ -141,24 +142,10 @@ export function reduce(snapshot: Snapshot, installation: string): Observation {
     foreignReason(object.metadata ?? {}, installation, deploymentId, null) === null;
   const deployment = snapshot.deployments.items.find(ours);
   const service = snapshot.services.items.find(ours);
-  const absent: Observation = {
+  const absent = absentObservation(
     deploymentId,
-    exists: false,
-    terminating: false,
-    uid: null,
-    generation: null,
-    observedGeneration: null,
-    templateDigest: null,
-    desiredReplicas: null,
-    totalReplicas: null,
-    updatedReplicas: null,
-    readyReplicas: null,
-    availableReplicas: null,
-    serviceExists: service !== undefined && service.metadata?.deletionTimestamp === undefined,
-    readyEndpoints: null,
-    progressDeadlineExceeded: false,
-    problems: [],
-  };
+    service !== undefined && service.metadata?.deletionTimestamp === undefined,
+  );
   if (deployment === undefined) return absent;
   const { metadata, spec, status } = deployment;
   const replicaSet = currentReplicaSet(deployment, snapshot.replicaSets.items);

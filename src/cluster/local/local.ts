@@ -8,11 +8,11 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { OperatorError } from '../../errors.ts';
-import { CONTAINER, deploymentManifest } from '../../plan/manifests.ts';
-import { CLASSES } from '../../plan/model.ts';
+import { deploymentManifest } from '../../plan/manifests.ts';
 import type { Observation } from '../../plan/rollout.ts';
 import { type InstallationTemplate, initialReplicas, type JsonObject } from '../../plan/template.ts';
 import type { Timing } from '../../plan/timing.ts';
+import { absentObservation } from '../absent.ts';
 import { Bell, pause } from '../bell.ts';
 import type {
   ApplyOutcome,
@@ -24,6 +24,7 @@ import type {
   RemoveOutcome,
 } from '../cluster.ts';
 import { LocalDeployment, type ServerTemplate } from './deployment.ts';
+import { environmentOf, environmentProblems } from './environment.ts';
 import { PartFiles } from './parts.ts';
 import { type ServiceProxy, startServiceProxy } from './supervisor/proxy.ts';
 import { ProcessSupervisor } from './supervisor/supervisor.ts';
@@ -191,7 +192,7 @@ class ProcessCluster implements LocalCluster {
 
   async observe(deploymentId: string): Promise<Observation> {
     this.#refuseClosed();
-    return this.#deployments.get(deploymentId)?.observe() ?? absent(deploymentId);
+    return this.#deployments.get(deploymentId)?.observe() ?? absentObservation(deploymentId);
   }
 
   processes(deploymentId: string): readonly LocalProcess[] {
@@ -284,16 +285,7 @@ class ProcessCluster implements LocalCluster {
 
   async check(): Promise<readonly string[]> {
     if (this.#closed !== null) return ['the local cluster is closed; start it again'];
-    return CLASSES.flatMap((name) => {
-      const podTemplate = this.#options.template.classes[name].podTemplate;
-      if (podTemplate === undefined) return [];
-      return containerEnv(podTemplate)
-        .filter((entry) => 'valueFrom' in entry)
-        .map(
-          (entry) =>
-            `classes.${name}.podTemplate sets ${String(entry['name'])} by valueFrom, which the local cluster cannot resolve; give a value`,
-        );
-    });
+    return environmentProblems(this.#options.template);
   }
 
   close(): Promise<void> {
@@ -344,40 +336,5 @@ function foreignTo(
     kind: 'foreign',
     object: `deployment ${deploymentId}`,
     why: `it belongs to ${existing.owner.kind} ${JSON.stringify(existing.owner.id)}, not to ${owner.kind} ${JSON.stringify(owner.id)}`,
-  };
-}
-
-function containerEnv(podTemplate: JsonObject): readonly JsonObject[] {
-  const { containers = [] } = (podTemplate['spec'] ?? {}) as { containers?: readonly JsonObject[] };
-  const server = containers.find((container) => container['name'] === CONTAINER);
-  return (server?.['env'] ?? []) as readonly JsonObject[];
-}
-
-function environmentOf(podTemplate: JsonObject): Record<string, string> {
-  return Object.fromEntries(
-    containerEnv(podTemplate)
-      .filter((entry) => typeof entry['value'] === 'string')
-      .map((entry) => [String(entry['name']), String(entry['value'])]),
-  );
-}
-
-function absent(deploymentId: string): Observation {
-  return {
-    deploymentId,
-    exists: false,
-    terminating: false,
-    uid: null,
-    generation: null,
-    observedGeneration: null,
-    templateDigest: null,
-    desiredReplicas: null,
-    totalReplicas: null,
-    updatedReplicas: null,
-    readyReplicas: null,
-    availableReplicas: null,
-    serviceExists: false,
-    readyEndpoints: null,
-    progressDeadlineExceeded: false,
-    problems: [],
   };
 }

@@ -2,10 +2,12 @@
  * What the Kubernetes cluster does to objects that are not, or not only, its own: against a real API server and its
  * controllers, under Berth's own RBAC. No node runs here; pods stay pending.
  */
-import { writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { connect, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
+import { parse } from 'yaml';
 import type { Cluster } from '../../../src/cluster/cluster.ts';
 import { KubernetesClient } from '../../../src/cluster/kubernetes/client.ts';
 import { accessTo } from '../../../src/cluster/kubernetes/credentials.ts';
@@ -24,11 +26,16 @@ import { specOf, TIMING, templateOf } from './specs.ts';
 vi.setConfig({ testTimeout: 90_000, hookTimeout: 120_000 });
 
 let control: TestControlPlane;
+let dir: string;
 const opened: Cluster[] = [];
 beforeAll(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'berth-kubeconfigs-'));
   control = await startTestControlPlane();
 });
-afterAll(async () => control?.stop());
+afterAll(async () => {
+  await control?.stop();
+  await rm(dir, { recursive: true, force: true });
+});
 afterEach(async () => {
   await Promise.all(opened.splice(0).map((cluster) => cluster.close()));
 });
@@ -508,11 +515,9 @@ describe('problems', () => {
 describe('denied and unreachable', () => {
   /** A kubeconfig like the worker's, changed. */
   async function kubeconfig(name: string, change: (config: Loose) => void): Promise<string> {
-    const { parse } = await import('yaml');
-    const { readFile } = await import('node:fs/promises');
     const config = parse(await readFile(control.kubeconfig, 'utf8'));
     change(config);
-    const path = join(tmpdir(), `berth-${process.pid}-${name}.kubeconfig`);
+    const path = join(dir, `${name}.kubeconfig`);
     await writeFile(path, JSON.stringify(config));
     return path;
   }
@@ -640,16 +645,15 @@ describe('denied and unreachable', () => {
   });
 
   test('a connection that died without a word costs one timeout, and a watch on it goes on', async () => {
-    const { createServer, connect } = await import('node:net');
     const target = new URL(control.plane.server);
-    const open_: import('node:net').Socket[] = [];
+    const sockets: Socket[] = [];
     // Passes bytes on until it is told to swallow those of the connections it has; new ones work.
     const relay = createServer((socket) => {
       const upstream = connect(Number(target.port), target.hostname);
       socket.pipe(upstream).pipe(socket);
       for (const one of [socket, upstream]) {
         one.on('error', () => undefined);
-        open_.push(one);
+        sockets.push(one);
       }
     });
     await new Promise<void>((resolve) => relay.listen(0, '127.0.0.1', resolve));
@@ -667,7 +671,7 @@ describe('denied and unreachable', () => {
         for await (const seen of cluster.watch('ws-relay', stop.signal)) digests.push(seen.templateDigest);
       })();
       await eventually(() => digests.at(-1)).toBe(spec.configDigest);
-      for (const socket of open_.splice(0)) socket.unpipe().pause();
+      for (const socket of sockets.splice(0)) socket.unpipe().pause();
       const after = specOf('ws-relay', { connections: { other: '' } });
       await expect(cluster.apply(after)).rejects.toMatchObject({ code: 'cluster-unavailable' });
       expect(await cluster.apply(after)).toMatchObject({ kind: 'applied' });
@@ -677,7 +681,7 @@ describe('denied and unreachable', () => {
       await gone(cluster, 'ws-relay');
     } finally {
       relay.close();
-      for (const socket of open_) socket.destroy();
+      for (const socket of sockets) socket.destroy();
     }
   });
 

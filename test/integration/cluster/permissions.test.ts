@@ -1,6 +1,7 @@
 /** deploy/: the manifests say what the code needs, no more and no less. */
 import { describe, expect, test } from 'vitest';
 import { PERMISSIONS } from '../../../src/cluster/kubernetes/check.ts';
+import { parseConfig } from '../../../src/worker/config.ts';
 import { documentsOf, type Loose } from './controlPlane.ts';
 
 describe('deploy', () => {
@@ -40,6 +41,16 @@ describe('deploy', () => {
       '/readyz',
     ]);
     expect(container.ports).toEqual([{ name: 'health', containerPort: 8080 }]);
+  });
+
+  test('the worker’s config file is one that the worker accepts', async () => {
+    const configMap = (await documentsOf('worker.yaml')).find((document) => document.kind === 'ConfigMap');
+    const config = parseConfig(configMap.data['berth.yaml'], 'deploy/worker.yaml');
+    expect([config.cluster, config.template.namespace, config.health.port]).toEqual([
+      'kubernetes',
+      'berth',
+      8080,
+    ]);
   });
 
   test('the network policy selects the pods that the manifests label', async () => {

@@ -3,7 +3,7 @@
  * ones, an ordered log of their calls, and the moves a test makes from outside. The model's clock is the server's.
  */
 import { ApplicationFailure } from '@temporalio/activity';
-import { temporal } from '@temporalio/proto';
+import proto from '@temporalio/proto';
 import type { TestWorkflowEnvironment } from '@temporalio/testing';
 import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
 import type { Activities } from '../../src/activities/index.ts';
@@ -52,7 +52,7 @@ export async function startServer(): Promise<TestWorkflowEnvironment> {
     searchAttributes: Object.fromEntries(
       SEARCH_ATTRIBUTES.map((name) => [
         name,
-        temporal.api.enums.v1.IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+        proto.temporal.api.enums.v1.IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
       ]),
     ),
   });

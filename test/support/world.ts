@@ -837,7 +837,8 @@ export class World {
     const rows = this.rows(workspaceId).map((r) => toRouteRow(workspaceId, r));
     // When all routes have expired, the one of the expected class is taken, however old its config: nothing better is
     // promised of a downgrade whose shard takes longer than the notice.
-    if (!this.liveRows(workspaceId).some((r) => r.shutdownAtMs === null || r.shutdownAtMs > this.nowMs)) return;
+    if (!this.liveRows(workspaceId).some((r) => r.shutdownAtMs === null || r.shutdownAtMs > this.nowMs))
+      return;
     const known = this.#known.get(workspaceId) ?? new Set<string>();
     this.#known.set(workspaceId, known);
     for (const { wish, deleted } of row.connections.values()) {

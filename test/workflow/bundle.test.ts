@@ -1,0 +1,48 @@
+import { readFile } from 'node:fs/promises';
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { Activities } from '../../src/activities/index.ts';
+import { createActivities } from '../../src/activities/index.ts';
+import { makeBundle } from '../../src/worker/bundle.ts';
+import * as workflows from '../../src/workflows/index.ts';
+
+let code: string;
+beforeAll(async () => {
+  code = (await makeBundle()).code;
+});
+
+/** Built over nothing: only the names are asked for, and making them touches no dependency. */
+const names = Object.keys(
+  createActivities({ rules: { timing: {} } } as unknown as Parameters<typeof createActivities>[0]),
+) as (keyof Activities)[];
+
+describe('the workflow bundle', () => {
+  it('holds every workflow that Berth starts by name', async () => {
+    expect(Object.keys(workflows).sort()).toEqual(['downgrade', 'fleet', 'shard', 'upgrade', 'workspace']);
+    for (const name of Object.keys(workflows)) expect(code).toContain(`function ${name}(`);
+  });
+
+  it('calls only activities that a worker registers, and leaves none out', async () => {
+    const proxies = await readFile(new URL('../../src/workflows/proxies.ts', import.meta.url), 'utf8');
+    const called = [...proxies.matchAll(/export const \{ (\w+) \}/g)].map((m) => m[1]);
+    expect(called.length).toBeGreaterThan(10);
+    expect([...called].sort()).toEqual([...names].sort());
+  });
+
+  it('contains nothing of Node, Postgres, Kubernetes or a logger', () => {
+    const modules = [...code.matchAll(/^\s*\/\*\*\*\/ "?(\.[^"\s]+)"?/gm)].map((m) => m[1] ?? '');
+    for (const forbidden of [
+      '/pg/',
+      '/kysely/',
+      '@kubernetes',
+      '/pino/',
+      '/undici/',
+      '/zod/',
+      'src/database',
+    ])
+      expect(code).not.toContain(`node_modules${forbidden}`);
+    expect(code).not.toMatch(/require\(["']node:/);
+    expect(code).not.toContain('src/database/');
+    expect(code).not.toContain('src/cluster/');
+    expect(modules.filter((m) => m.startsWith('./src/activities'))).toEqual([]);
+  });
+});

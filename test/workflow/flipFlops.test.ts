@@ -1,0 +1,133 @@
+/**
+ * Wishes that flip and flip back in every phase, on a real server: the time-skipping one lets a workflow cancel a child
+ * id only once. The delays are scaled down by one factor, so every inequality between them still holds.
+ */
+import { TestWorkflowEnvironment } from '@temporalio/testing';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { silent } from '../../src/dev/parts/progress.ts';
+import { startTemporal, type Temporal } from '../../src/dev/parts/temporal.ts';
+import { readEnvironment } from '../../src/env.ts';
+import { ownDeploymentId } from '../../src/plan/names.ts';
+import { checkTiming, DEFAULT_TIMING, scaleTiming } from '../../src/plan/timing.ts';
+import {
+  SEARCH_ATTRIBUTES,
+  transitionWorkflowId,
+  workspaceWorkflowId,
+} from '../../src/workflows/messages.ts';
+import { WorkflowWorld } from '../support/workflowWorld.ts';
+
+/** Five minutes become one second. */
+const scaled = checkTiming(scaleTiming(DEFAULT_TIMING, 300));
+if (!scaled.ok) throw new Error(scaled.problems.join('; '));
+const { timing } = scaled;
+
+let temporal: Temporal;
+let env: TestWorkflowEnvironment;
+let w: WorkflowWorld;
+
+beforeAll(async () => {
+  const { temporalAddress: _, ...environment } = readEnvironment();
+  temporal = await startTemporal({
+    env: environment,
+    progress: silent,
+    ui: false,
+    searchAttributes: Object.fromEntries(SEARCH_ATTRIBUTES.map((name) => [name, 'Keyword'])),
+  });
+  env = await TestWorkflowEnvironment.createFromExistingServer({ address: temporal.address });
+}, 600_000);
+afterAll(async () => {
+  await env.teardown();
+  await temporal.stop();
+});
+beforeEach(async () => {
+  w = await WorkflowWorld.open(env, { timing, rolloutMs: () => 150 });
+});
+afterEach(async () => {
+  await w.close();
+  expect(w.world.violations).toEqual([]);
+});
+
+const called = (activity: string) =>
+  w.until(activity, () => w.calls.some((c) => c.activity === activity && c.outcome !== 'failed'), 20);
+
+const cases: readonly (readonly ['upgrade' | 'downgrade', string, () => Promise<unknown>])[] = [
+  ['upgrade', 'while the own rollout is under way', () => called('applyOwn')],
+  ['upgrade', 'right after the handoff', () => called('handOff')],
+  ['upgrade', 'in the middle of the drain', () => called('handOff').then(() => w.pass(400))],
+  ['upgrade', 'while the free route is being retired', () => called('retireOthers')],
+  ['downgrade', 'before the shard is rolled out', () => called('rollShard')],
+  ['downgrade', 'right after the free route is recorded', () => called('finishShard')],
+  ['downgrade', 'in the middle of the drain', () => called('finishShard').then(() => w.pass(1_000))],
+  ['downgrade', 'shortly before the deletion', () => called('finishShard').then(() => w.pass(1_900))],
+  ['downgrade', 'when deleted is written already', () => called('deleteOwn')],
+];
+
+async function expectSettledOn(id: string, cls: 'free' | 'dedicated'): Promise<void> {
+  await w.shardsIdle();
+  const own = ownDeploymentId(id);
+  const deploymentId = cls === 'free' ? 'free-0' : own;
+  expect(w.world.liveRows(id)).toMatchObject([{ class: cls, deploymentId, shutdownAtMs: null }]);
+  expect(w.world.deployments.has(own)).toBe(cls === 'dedicated');
+  const active = w.world.sidesOf(id).filter((s) => s.state === 'serving' || s.state === 'joining');
+  expect(active.map((s) => [s.deploymentId, s.state])).toEqual([[deploymentId, 'serving']]);
+}
+
+describe('a wish that flips and flips back', () => {
+  cases.forEach(([move, phase, reach], index) => {
+    const from = move === 'upgrade' ? null : 'active';
+    const to = move === 'upgrade' ? 'active' : null;
+    for (const gapMs of [0, 60, 500])
+      it(`during a ${move} ${phase}, after ${gapMs} ms, ends where the last wish leads`, async () => {
+        const id = `w-${index}-${gapMs}`;
+        await w.place(id, from);
+        await w.pays(id, to);
+        await reach();
+        await w.pays(id, from);
+        await w.pass(gapMs);
+        await w.pays(id, to);
+        await w.settled(id);
+        await expectSettledOn(id, move === 'upgrade' ? 'dedicated' : 'free');
+      });
+  });
+
+  it('ten times, each at another moment, ends where the last one leads', async () => {
+    await w.place('many');
+    for (let i = 0; i < 10; i++) {
+      await w.pays('many', i % 2 === 0 ? 'active' : null);
+      await w.pass(90 * (i + 1));
+    }
+    await w.settled('many');
+    await expectSettledOn('many', 'free');
+  });
+
+  it('never runs two transitions at once, also when the parent of one was terminated', async () => {
+    await w.place('orphan');
+    await w.pays('orphan');
+    await called('handOff');
+    await env.client.workflow.getHandle(workspaceWorkflowId('orphan')).terminate('test');
+    const child = env.client.workflow.getHandle(transitionWorkflowId('orphan'));
+    const { runId } = await child.describe();
+    await w.nudge('orphan');
+    await w.pass(300);
+    expect((await child.describe()).runId).toBe(runId);
+    await w.settled('orphan');
+    await expectSettledOn('orphan', 'dedicated');
+    expect(w.calls.filter((c) => c.outcome === 'retired')).toHaveLength(1);
+  });
+
+  it('changeWish answers when the wish is stored, not when the move is done', async () => {
+    await w.place('updated');
+    const handle = await env.client.workflow.signalWithStart('workspace', {
+      workflowId: 'workspace/updated',
+      taskQueue: 'berth-test',
+      args: [{ workspaceId: 'updated' }],
+      signal: 'nudged',
+      signalArgs: [],
+    });
+    const answer = await handle.executeUpdate('changeWish', { args: [{ paymentStatus: 'active' }] });
+    expect(answer).toEqual({ kind: 'recorded' });
+    expect(w.world.route('updated', 'dedicated')).toBeUndefined();
+    await w.settled('updated');
+    await expectSettledOn('updated', 'dedicated');
+  });
+});

@@ -3,8 +3,9 @@
  * tokens, exec plugins and certificates. It makes no request itself.
  */
 import { readFileSync } from 'node:fs';
+import type { RequestOptions } from 'node:https';
 import { delimiter } from 'node:path';
-import { KubeConfig, RequestContext } from '@kubernetes/client-node';
+import { KubeConfig } from '@kubernetes/client-node';
 import { Agent, type Dispatcher } from 'undici';
 import { OperatorError } from '../../errors.ts';
 
@@ -93,14 +94,18 @@ class LibraryAccess implements Access {
   }
 
   async authorize(): Promise<Authorization> {
-    const context = new RequestContext(this.server, 'GET');
-    await this.#config.applySecurityAuthentication(context);
-    // The library makes a connection pool per call, which would mean a TLS handshake per request and sockets that
-    // linger; the first is kept and the others are dropped unused.
-    const made = context.getDispatcher();
-    if (this.#pool === null) this.#pool = made ?? new Agent();
-    else if (made !== undefined && made !== this.#pool) await made.close();
-    return { headers: context.getHeaders(), dispatcher: this.#pool };
+    const options: RequestOptions = {};
+    await this.#config.applyToHTTPSOptions(options);
+    const { ca, cert, key, servername, rejectUnauthorized } = options;
+    const tls = Object.entries({ ca, cert, key, servername, rejectUnauthorized });
+    // Assumes: undici 8.13 over HTTP/2 stops the event loop for good when requests with a body are aborted, and raises
+    // errors that nobody can catch when the server goes away. So the connections are HTTP/1.1, and our own: the
+    // library would make a pool per call, which means a TLS handshake per request.
+    this.#pool ??= new Agent({
+      allowH2: false,
+      connect: Object.fromEntries(tls.filter(([, value]) => value !== undefined && value !== null)),
+    });
+    return { headers: { ...options.headers } as Record<string, string>, dispatcher: this.#pool };
   }
 
   renew(used: Dispatcher): void {

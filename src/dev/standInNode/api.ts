@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { request } from 'undici';
-import { Credentials } from './credentials.ts';
+import { type Access, accessTo } from '../../cluster/kubernetes/credentials.ts';
 import type { Meta } from './objects.ts';
 
 /** An answer that is not 2xx. */
@@ -39,15 +39,15 @@ export interface Follower<T> {
 }
 
 export class Api {
-  readonly #credentials: Credentials;
+  readonly #access: Access;
 
-  private constructor(credentials: Credentials) {
-    this.#credentials = credentials;
+  private constructor(access: Access) {
+    this.#access = access;
   }
 
   /** Rejects when the file is no usable kubeconfig. Calls nobody yet. */
   static async open(kubeconfig: string): Promise<Api> {
-    return new Api(new Credentials(kubeconfig));
+    return new Api(accessTo({ kubeconfigPath: kubeconfig }));
   }
 
   /** One call. Rejects with `ApiError` for any status but 2xx, and with whatever the connection says. */
@@ -57,10 +57,10 @@ export class Api {
     options: CallOptions = {},
   ): Promise<T> {
     const limit = AbortSignal.timeout(ANSWER_MS);
-    const { headers, agent } = await this.#credentials.authorize();
-    const { statusCode, body } = await request(this.#credentials.server + path, {
+    const { headers, dispatcher } = await this.#access.authorize();
+    const { statusCode, body } = await request(this.#access.server + path, {
       method,
-      dispatcher: agent,
+      dispatcher,
       signal: options.signal === undefined ? limit : AbortSignal.any([limit, options.signal]),
       headers: {
         ...headers,
@@ -140,11 +140,11 @@ export class Api {
     signal: AbortSignal,
   ) {
     const parameters = { ...query, watch: 'true', allowWatchBookmarks: 'true', resourceVersion: version };
-    const { headers, agent } = await this.#credentials.authorize();
+    const { headers, dispatcher } = await this.#access.authorize();
     const { statusCode, body } = await request(
-      `${this.#credentials.server}${path}?${new URLSearchParams(parameters)}`,
+      `${this.#access.server}${path}?${new URLSearchParams(parameters)}`,
       {
-        dispatcher: agent,
+        dispatcher,
         signal,
         headers,
         headersTimeout: ANSWER_MS,
@@ -163,6 +163,6 @@ export class Api {
   }
 
   async close(): Promise<void> {
-    await this.#credentials.close();
+    await this.#access.close();
   }
 }

@@ -8,8 +8,9 @@ import { BerthClient } from '../../client/client.ts';
 import { openDatabase } from '../../database/database.ts';
 import { readTimeline } from '../../database/events.ts';
 import type { Environment } from '../../env.ts';
-import { type Config, defaultConfig } from '../../worker/config.ts';
+import type { Config } from '../../worker/config.ts';
 import { type Dev, startDev } from '../dev.ts';
+import { demoConfig } from './config.ts';
 import { leftoverFinder } from './leftovers.ts';
 import { Live, type Output } from './live.ts';
 import { openEvents, type RouterStats, sumCounts } from './protocol.ts';
@@ -72,14 +73,17 @@ const CLEAN_WITHIN_MS = 60_000;
 /** Runs everything once. Rejects when a part cannot start, dies, or the script gets stuck; nothing is left running. */
 export async function runDemo(options: DemoOptions): Promise<DemoResult> {
   const live = new Live(options.output);
-  const config = defaultConfig({ timeScale: options.timeScale });
+  const config = demoConfig(options.timeScale);
   live.line(`seed ${options.seed}; ${options.rate} events a second; ${timingLine(config.timing)}`);
   const starting = startDev({
     env: options.env,
     logger: options.logger,
     progress: (line) => live.line(`  ${line}`),
+    // The servers stay as they are: only what Berth waits for is cut short.
     config:
-      options.sabotage === 'hastyWorker' ? defaultConfig({ timeScale: options.timeScale * HASTE }) : config,
+      options.sabotage === 'hastyWorker'
+        ? { ...demoConfig(options.timeScale * HASTE), template: config.template }
+        : config,
     kubernetes: options.kubernetes,
     ui: true,
   });

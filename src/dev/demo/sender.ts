@@ -23,14 +23,17 @@ export interface DemoEvent {
   retries: number;
 }
 
+/** What of a routing table is used. */
+type Table = Pick<RoutingTable, 'route' | 'rows' | 'snapshotAgeMs'>;
+
 /** Losses told in full; a broken run has thousands alike. */
 const TOLD_LOSSES = 20;
 /** Far above the longest request: a machine that is busy must not look like a lost event. */
 const ANSWER_MS = 20_000;
 
 export class Sender {
-  readonly #config: RouterConfig;
-  readonly #table: RoutingTable;
+  readonly #config: Pick<RouterConfig, 'name' | 'expects'>;
+  readonly #table: Table;
   readonly #agent: Agent;
   readonly #expected = new Map<string, Class>();
   readonly #counts = { ...NO_COUNTS };
@@ -41,7 +44,7 @@ export class Sender {
   #slowestAnswerMs = 0;
   longestBacklog = 0;
 
-  constructor(config: RouterConfig, table: RoutingTable, agent: Agent) {
+  constructor(config: Pick<RouterConfig, 'name' | 'expects'>, table: Table, agent: Agent) {
     this.#config = config;
     this.#table = table;
     this.#agent = agent;

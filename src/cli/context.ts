@@ -2,12 +2,12 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Client, Connection } from '@temporalio/client';
 import { BerthClient } from '../client/client.ts';
+import { connectClient, temporalTarget } from '../client/connect.ts';
 import { type Database, openDatabase, ping } from '../database/database.ts';
 import { requireSchema, schemaState } from '../database/migrate.ts';
 import { type Environment, readEnvironment } from '../env.ts';
 import { OperatorError } from '../errors.ts';
 import { type Config, defaultConfig, loadConfig } from '../worker/config.ts';
-import { connectClient, temporalTarget } from '../worker/temporal.ts';
 import { createOutput, type Output } from './output.ts';
 
 /** Flags every command has. */
@@ -29,9 +29,14 @@ export class CliContext {
     this.#flags = flags;
   }
 
-  /** `--config`, else BERTH_CONFIG, else the defaults. */
+  /** `--config`, else BERTH_CONFIG, else undefined. */
+  get configFile(): string | undefined {
+    return this.#flags.config ?? this.env.configFile;
+  }
+
+  /** What the config file says, else the defaults. */
   async config(): Promise<Config> {
-    const path = this.#flags.config ?? this.env.configFile;
+    const path = this.configFile;
     this.#config ??= path === undefined ? defaultConfig() : await loadConfig(path);
     return this.#config;
   }

@@ -2,14 +2,6 @@
 /** The `berth` command: parses, calls, and turns outcomes into text, JSON and exit codes. It decides nothing. */
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
-import { dev } from './commands/dev.ts';
-import { plan } from './commands/plan.ts';
-import { route } from './commands/route.ts';
-import { runSetup } from './commands/setup.ts';
-import { status } from './commands/status.ts';
-import { why } from './commands/why.ts';
-import { force, setSubscription } from './commands/wishes.ts';
-import { runWorker } from './commands/worker.ts';
 import { CliContext, type GlobalFlags } from './context.ts';
 import { EXIT, reportError } from './output.ts';
 
@@ -28,15 +20,18 @@ const program = new Command('berth')
   )
   .exitOverride();
 
-/** Runs one command with a context that is closed whatever happens. */
-function run<A extends unknown[]>(body: (context: CliContext, ...args: A) => Promise<number>) {
+/**
+ * Runs one command with a context that is closed whatever happens. A command's module is loaded when it is called: a
+ * look at a table must not wait for what only the worker needs.
+ */
+function run<A extends unknown[]>(load: () => Promise<(context: CliContext, ...args: A) => Promise<number>>) {
   return async (...all: unknown[]) => {
     const flags = program.opts<GlobalFlags>();
     const context = new CliContext(flags);
     // Commander hands the command itself over as the last argument.
     const args = all.slice(0, -1) as A;
     try {
-      process.exitCode = await body(context, ...args);
+      process.exitCode = await (await load())(context, ...args);
     } catch (error) {
       process.exitCode = reportError(error, flags.json === true);
     } finally {
@@ -48,47 +43,46 @@ function run<A extends unknown[]>(body: (context: CliContext, ...args: A) => Pro
 program
   .command('setup')
   .description('migrate, register search attributes, create schedules; safe to run again')
-  .action(run(runSetup));
-program.command('worker').description('run the worker until SIGTERM').action(run(runWorker));
+  .action(run(async () => (await import('./commands/setup.ts')).runSetup));
+program
+  .command('worker')
+  .description('run the worker until SIGTERM')
+  .action(run(async () => (await import('./commands/worker.ts')).runWorker));
 program
   .command('dev')
   .description('everything embedded: Postgres, Temporal with its UI, a cluster and a worker')
   .option('--kubernetes', 'a real Kubernetes control plane instead of the local cluster')
   .option('--time-scale <factor>', 'divide the default delays, e.g. 60 makes 5 minutes 5 seconds')
-  .action(
-    run((context, flags: { kubernetes?: boolean; timeScale?: string }) =>
-      dev(context, { ...program.opts<GlobalFlags>(), ...flags }),
-    ),
-  );
+  .action(run(async () => (await import('./commands/dev.ts')).dev));
 program
   .command('status')
   .argument('[workspace]')
   .description('where every workspace is, or one workspace with its timeline')
-  .action(run((context, workspaceId: string | undefined) => status(context, workspaceId)));
+  .action(run(async () => (await import('./commands/status.ts')).status));
 program
   .command('why')
   .argument('<workspace>')
   .description('why a workspace is not settled: what it waits for, since when, until when')
-  .action(run(why));
+  .action(run(async () => (await import('./commands/why.ts')).why));
 program
   .command('plan')
   .argument('<workspace>')
   .description('dry run: the steps that would be taken next')
-  .action(run(plan));
+  .action(run(async () => (await import('./commands/plan.ts')).plan));
 program
   .command('set-subscription')
   .argument('<workspace>')
   .argument('<status>', 'payment status such as active or canceled; null for none')
   .option('--wait <seconds>', 'wait until the workspace is settled')
   .description('record a payment status and move accordingly')
-  .action(run(setSubscription));
+  .action(run(async () => (await import('./commands/wishes.ts')).setSubscription));
 program
   .command('force')
   .argument('<workspace>')
   .argument('<class>', 'free, dedicated, premium, or none to let the payment decide')
   .option('--wait <seconds>', 'wait until the workspace is settled')
   .description('force a class whatever is paid')
-  .action(run(force));
+  .action(run(async () => (await import('./commands/wishes.ts')).force));
 program
   .command('route')
   .argument('<workspace>')
@@ -96,7 +90,7 @@ program
   .option('--class <class>', 'the class the router expects; else what the wish says')
   .option('--functions <yes|no>', 'whether the connection has functions; else what the wish says')
   .description('explain what a router would do with an event now')
-  .action(run(route));
+  .action(run(async () => (await import('./commands/route.ts')).route));
 
 try {
   await program.parseAsync();

@@ -89,7 +89,10 @@ export interface Cluster {
     readonly continueToken?: string;
   }>;
 
-  /** Is it reachable, and may we do what we must? Empty: yes. Each problem names the thing and the remedy. */
+  /**
+   * May we do what we must? Empty: yes. Each problem names the thing and the remedy. Throws `cluster-unavailable` when
+   * it does not answer.
+   */
   check(): Promise<readonly string[]>;
 
   /** Releases watches, sockets, and (local) child processes. A second call does nothing. */

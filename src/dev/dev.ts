@@ -4,11 +4,11 @@
  */
 import type { Client } from '@temporalio/client';
 import type { Logger } from 'pino';
+import { connectClient } from '../client/connect.ts';
 import { type Cluster, createKubernetesCluster, createLocalCluster } from '../cluster/index.ts';
 import type { Environment } from '../env.ts';
 import type { Config } from '../worker/config.ts';
 import { setup } from '../worker/setup.ts';
-import { connectClient } from '../worker/temporal.ts';
 import { type RunningWorker, startWorker } from '../worker/worker.ts';
 import { applyManifests } from './manifests.ts';
 import { type ControlPlane, startControlPlane } from './parts/controlPlane.ts';

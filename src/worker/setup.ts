@@ -9,10 +9,10 @@ import {
   ScheduleOverlapPolicy,
 } from '@temporalio/client';
 import proto from '@temporalio/proto';
+import { missingSearchAttributes } from '../client/connect.ts';
 import { migrate } from '../database/migrate.ts';
 import { FLEET_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
 import type { Config } from './config.ts';
-import { missingSearchAttributes } from './temporal.ts';
 
 /** What was done now; empty lists and `unchanged` when everything was there. */
 export interface SetupResult {

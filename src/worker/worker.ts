@@ -7,6 +7,12 @@ import { type NativeConnection, Worker } from '@temporalio/worker';
 import { sql } from 'kysely';
 import type { Logger } from 'pino';
 import { createActivities } from '../activities/index.ts';
+import {
+  connectClient,
+  missingSearchAttributes,
+  type TemporalTarget,
+  temporalTarget,
+} from '../client/connect.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { type Database, isUnavailable, openDatabase, ping } from '../database/database.ts';
 import { requireSchema, schemaState } from '../database/migrate.ts';
@@ -15,14 +21,8 @@ import { workflowBundle } from './bundle.ts';
 import type { Config } from './config.ts';
 import { type Health, startHealth } from './health.ts';
 import { createMessenger } from './messenger.ts';
+import { connectWorker } from './native.ts';
 import { installRuntime } from './runtime.ts';
-import {
-  connectClient,
-  connectWorker,
-  missingSearchAttributes,
-  type TemporalTarget,
-  temporalTarget,
-} from './temporal.ts';
 
 export interface WorkerOptions {
   readonly config: Config;

@@ -3,19 +3,19 @@ import { pino } from 'pino';
 import { startDev } from '../../dev/dev.ts';
 import { OperatorError } from '../../errors.ts';
 import { defaultConfig, loadConfig } from '../../worker/config.ts';
-import type { CliContext, GlobalFlags } from '../context.ts';
+import type { CliContext } from '../context.ts';
 import { EXIT } from '../output.ts';
 
 /** How this very program is called: from its sources by npm, from an installed package by its name. */
 const COMMAND = import.meta.url.endsWith('.ts') ? 'npm run berth --' : 'npx berth';
 
-export interface DevFlags extends GlobalFlags {
+export interface DevFlags {
   readonly kubernetes?: boolean;
   readonly timeScale?: string;
 }
 
 export async function dev(context: CliContext, flags: DevFlags): Promise<number> {
-  const path = flags.config ?? context.env.configFile;
+  const path = context.configFile;
   const scale = Number(flags.timeScale ?? '1');
   if (!(scale >= 1 && scale <= 600))
     throw new OperatorError(

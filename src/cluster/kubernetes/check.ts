@@ -37,7 +37,7 @@ export const PERMISSIONS: readonly (readonly [Resource, readonly string[]])[] = 
   [NAMESPACES, ['get']],
 ];
 
-/** Empty: all is well. An API server that does not answer is a problem in the list, not an error. */
+/** Empty: all is well. Throws `cluster-unavailable` when the API server does not answer: then nothing can be told. */
 export async function check(context: Context): Promise<readonly string[]> {
   try {
     // Order: the version first; a server that does not answer, or not us, says so once instead of forty times.
@@ -48,7 +48,7 @@ export async function check(context: Context): Promise<readonly string[]> {
     ]);
     return [...version, ...namespace, ...permissions];
   } catch (error) {
-    if (error instanceof OperatorError) return [error.message];
+    if (error instanceof OperatorError && error.code !== 'cluster-unavailable') return [error.message];
     throw error;
   }
 }

@@ -1,6 +1,7 @@
 import type { Connection } from '@temporalio/client';
 import { pino } from 'pino';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { connectClient } from '../../../src/client/connect.ts';
 import { BerthClient } from '../../../src/client/index.ts';
 import { createLocalCluster, type LocalCluster } from '../../../src/cluster/index.ts';
 import { silent } from '../../../src/dev/parts/progress.ts';
@@ -9,7 +10,6 @@ import { readEnvironment } from '../../../src/env.ts';
 import { OperatorError } from '../../../src/errors.ts';
 import { defaultConfig } from '../../../src/worker/config.ts';
 import { setup } from '../../../src/worker/setup.ts';
-import { connectClient } from '../../../src/worker/temporal.ts';
 import { type RunningWorker, startWorker, type WorkerOptions } from '../../../src/worker/worker.ts';
 import { FLEET_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../../../src/workflows/messages.ts';
 import { eventually } from '../../support/eventually.ts';

@@ -4,7 +4,6 @@
  */
 import { Client, Connection } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
-import { NativeConnection } from '@temporalio/worker';
 import { OperatorError } from '../errors.ts';
 import { SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
 
@@ -15,7 +14,7 @@ export interface TemporalTarget {
 }
 
 /** Long enough for a far server, short enough that a wrong address is told of at once. */
-const CONNECT_TIMEOUT_MS = 10_000;
+export const CONNECT_TIMEOUT_MS = 10_000;
 
 /** Address and namespace that will be used. */
 export function temporalTarget(target: TemporalTarget = {}): {
@@ -32,7 +31,7 @@ export function temporalTarget(target: TemporalTarget = {}): {
   };
 }
 
-const unreachable = (address: string, error: unknown) =>
+export const unreachable = (address: string, error: unknown) =>
   new OperatorError(
     'temporal-unavailable',
     `Temporal at ${address} does not answer (${error instanceof Error ? error.message : String(error)}); check TEMPORAL_ADDRESS and that the server runs`,
@@ -50,33 +49,6 @@ export async function connectClient(
     return { connection, client: new Client({ connection, namespace }) };
   } catch (error) {
     throw unreachable(address, error);
-  }
-}
-
-/** A worker's connection. Throws `temporal-unavailable` naming the address. */
-export async function connectWorker(target: TemporalTarget = {}): Promise<NativeConnection> {
-  const { address, options } = temporalTarget(target);
-  let timer: NodeJS.Timeout | undefined;
-  try {
-    const connecting = NativeConnection.connect(options);
-    const late = new Promise<never>((_, reject) => {
-      timer = setTimeout(
-        () => reject(new Error(`no answer within ${CONNECT_TIMEOUT_MS} ms`)),
-        CONNECT_TIMEOUT_MS,
-      );
-    });
-    // A connection that comes after we gave up is closed, not leaked.
-    late.catch(() =>
-      connecting.then(
-        (connection) => connection.close(),
-        () => undefined,
-      ),
-    );
-    return await Promise.race([connecting, late]);
-  } catch (error) {
-    throw unreachable(address, error);
-  } finally {
-    clearTimeout(timer);
   }
 }
 

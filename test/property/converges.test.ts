@@ -5,6 +5,7 @@ import { CLASSES, type Class } from '../../src/plan/model.ts';
 import { ownDeploymentId } from '../../src/plan/names.ts';
 import { checkTiming, DEFAULT_TIMING, type Timing } from '../../src/plan/timing.ts';
 import { planMove } from '../../src/plan/transition.ts';
+import { deepFreeze } from '../support/freeze.ts';
 import { Runner } from '../support/workflowModel.ts';
 import { defaultTiming, type Flaws, type Row, type SideRow, World } from '../support/world.ts';
 
@@ -346,11 +347,3 @@ describe('random histories of wishes, edits, slow rollouts and crashes', () => {
       expect(found.failed).toBe(true);
     });
 });
-
-function deepFreeze<T>(value: T): T {
-  if (typeof value === 'object' && value !== null) {
-    for (const inner of Object.values(value)) deepFreeze(inner);
-    Object.freeze(value);
-  }
-  return value;
-}

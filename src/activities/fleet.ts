@@ -57,9 +57,16 @@ export function createFleetActivities({ database, rules, messenger, limits }: Ac
     /** Shards with a rollout that was never finished, or members that wait for one. */
     sweepShards: () =>
       bounded(async () => {
-        const due = await listShardsDue(database);
-        for (const shard of due) await messenger.nudgeShard(shard);
-        return { kind: 'nudged' as const, shards: due.length };
+        let shards = 0;
+        for (const shardId of await listShardsDue(database)) {
+          try {
+            await messenger.nudgeShard(shardId);
+            shards++;
+          } catch (error) {
+            log.warn('shard could not be nudged', { shardId, error });
+          }
+        }
+        return { kind: 'nudged' as const, shards };
       }),
   };
 }

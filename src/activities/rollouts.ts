@@ -23,6 +23,11 @@ import type { ActivityDeps } from './deps.ts';
 const BEAT_MS = 3_000;
 /** Bounds one attempt of a watch, so that history grows by a known number of events per hour of waiting. */
 const WATCH_FOR_MS = 30 * 60_000;
+/**
+ * How long the template may name another config before what was applied counts as undone by somebody else. Larger: an
+ * edit by hand is repaired later. Smaller: a watch that lags behind its own apply would start it over.
+ */
+const STRAYED_MS = 10_000;
 /** Polling of a deletion, which has no watch of its own. */
 const DELETE_POLL_MS = 500;
 
@@ -55,12 +60,19 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
     context.cancellationSignal.addEventListener('abort', onCancel);
     if (context.cancellationSignal.aborted) stop.abort();
     let last = 'nothing seen yet';
-    const beat = setInterval(() => context.heartbeat(last), BEAT_MS);
+    let strayedAt: number | null = null;
+    const strayed = () => strayedAt !== null && performance.now() - strayedAt >= STRAYED_MS;
+    const beat = setInterval(() => {
+      context.heartbeat(last);
+      if (strayed()) stop.abort();
+    }, BEAT_MS);
     const enough = setTimeout(onCancel, WATCH_FOR_MS);
     try {
       for await (const seen of cluster.watch(deploymentId, stop.signal)) {
         const status = rolloutStatus(seen, template);
         last = whyOf(status);
+        const astray = status.kind === 'rolling' && seen.templateDigest !== template;
+        strayedAt = astray ? (strayedAt ?? performance.now()) : null;
         const news = newsOf(status, known);
         if (news !== null) return news;
       }
@@ -71,7 +83,17 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       stop.abort();
     }
     if (context.cancellationSignal.aborted) throw new CancelledFailure('wait for the rollout was cancelled');
-    return { kind: 'stillRolling', why: last };
+    return { kind: strayed() ? 'applyAgain' : 'stillRolling', why: last };
+  }
+
+  /** Retry: an earlier attempt may have deleted and forgotten it. What exists and is in no record is nobody's to delete. */
+  async function whenForgotten(
+    deploymentId: string,
+  ): Promise<{ kind: 'gone' } | { kind: 'kept'; why: string }> {
+    const seen = await cluster.observe(deploymentId);
+    return seen.exists || seen.serviceExists
+      ? { kind: 'kept', why: `${deploymentId} exists, but no record asks for its deletion` }
+      : { kind: 'gone' };
   }
 
   return {
@@ -128,11 +150,9 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       return bounded(async () => {
         const context = Context.current();
         for (;;) {
-          if (!(await mayDelete(database, input.workspaceId, input.deploymentId)))
-            return {
-              kind: 'kept' as const,
-              why: `${input.deploymentId} is not leaving, or a live route names it`,
-            };
+          const permission = await mayDelete(database, input.workspaceId, input.deploymentId);
+          if (permission.kind === 'kept') return permission;
+          if (permission.kind === 'unknown') return whenForgotten(input.deploymentId);
           const outcome = await cluster.remove(input.deploymentId, {
             kind: 'workspace',
             id: input.workspaceId,

@@ -163,23 +163,38 @@ export async function copyServedArrays(tx: Tx, deploymentId: string, now: Date):
   );
 }
 
-/** True when nothing may still send to the own deployment: its side is leaving and no live route names it. */
+export type DeletePermission =
+  | { readonly kind: 'may' }
+  /** No side is recorded: it was forgotten already, or never asked for. No permission. */
+  | { readonly kind: 'unknown' }
+  | { readonly kind: 'kept'; readonly why: string };
+
+/** May the objects of an own deployment go? Only when its side is leaving and no live route, of whatever class, names it. */
 export async function mayDelete(
   database: Database,
   workspaceId: string,
   deploymentId: string,
-): Promise<boolean> {
+): Promise<DeletePermission> {
   return inTransaction(
     database,
     async (tx) => {
-      const { rows } = await sql<{ may: boolean }>`
-        select exists (
-          select from ${tx.table('berth_side')} where workspace_id = ${workspaceId}
-            and deployment_id = ${deploymentId} and kind = 'own' and state = 'leaving'
-        ) and not exists (
-          select from ${tx.table('FunctionsServer')} where "deploymentId" = ${deploymentId} and "deleted" is not true
-        ) as may`.execute(tx.q);
-      return rows[0]?.may === true;
+      const side = await tx.q
+        .selectFrom('berth_side')
+        .select('state')
+        .where('workspace_id', '=', workspaceId)
+        .where('deployment_id', '=', deploymentId)
+        .where('kind', '=', 'own')
+        .executeTakeFirst();
+      const { rows } = await sql<{ workspaceId: string; class: string }>`
+        select "workspaceId", "class" from ${tx.table('FunctionsServer')}
+        where "deploymentId" = ${deploymentId} and "deleted" is not true limit 1`.execute(tx.q);
+      const [route] = rows;
+      if (route !== undefined)
+        return { kind: 'kept', why: `route ${route.class} of ${route.workspaceId} names ${deploymentId}` };
+      if (side === undefined) return { kind: 'unknown' };
+      return side.state === 'leaving'
+        ? { kind: 'may' }
+        : { kind: 'kept', why: `${deploymentId} is ${side.state}` };
     },
     'snapshot',
   );

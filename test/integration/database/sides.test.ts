@@ -118,15 +118,18 @@ describe('what an own deployment serves', () => {
 });
 
 describe('mayDelete', () => {
-  const may = () => mayDelete(test.database, 'w', own);
+  const may = async () => (await mayDelete(test.database, 'w', own)).kind;
 
   it('needs a side that is leaving: absence of a record is no permission', async () => {
-    expect(await may()).toBe(false);
-    await world.side('w', own, { state: 'serving' });
-    expect(await may()).toBe(false);
-    await test.admin.query(`update berth_side set state = 'leaving'`);
-    expect(await may()).toBe(true);
-    expect(await mayDelete(test.database, 'x', own)).toBe(false);
+    expect(await may()).toBe('unknown');
+    for (const state of ['joining', 'serving', 'left']) {
+      await world.side('w', own, { state });
+      expect(await mayDelete(test.database, 'w', own)).toEqual({ kind: 'kept', why: `${own} is ${state}` });
+      await test.admin.query('delete from berth_side');
+    }
+    await world.side('w', own, { state: 'leaving' });
+    expect(await may()).toBe('may');
+    expect(await mayDelete(test.database, 'x', own)).toEqual({ kind: 'unknown' });
   });
 
   it('is refused while any live route names the deployment, whosever and of whatever class', async () => {
@@ -137,16 +140,17 @@ describe('mayDelete', () => {
       ['w', 'gold', false],
     ] as const) {
       await world.route(id, cls, { deploymentId: own, deleted, shutdownAt: ago(3_600_000) });
-      expect(await may()).toBe(false);
+      const kept = { kind: 'kept', why: `route ${cls} of ${id} names ${own}` };
+      expect(await mayDelete(test.database, 'w', own)).toEqual(kept);
       await test.admin.query('update "FunctionsServer" set "deleted" = true');
-      expect(await may()).toBe(true);
+      expect(await may()).toBe('may');
       await test.admin.query('delete from "FunctionsServer"');
     }
   });
 
   it('is never given for a shard', async () => {
     await world.side('w', 'free-0', { state: 'leaving' });
-    expect(await mayDelete(test.database, 'w', 'free-0')).toBe(false);
+    expect(await mayDelete(test.database, 'w', 'free-0')).toEqual({ kind: 'unknown' });
   });
 });
 

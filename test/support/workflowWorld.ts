@@ -41,11 +41,15 @@ const POLL_MS = 5_000;
 
 let quiet = false;
 
-/** One server per test file; end it with `teardown`. */
-export async function startServer(): Promise<TestWorkflowEnvironment> {
-  // Warnings about activities that fail on purpose are noise.
+/** Warnings about activities that fail on purpose are noise. */
+export function quieten(): void {
   if (!quiet) Runtime.install({ logger: new DefaultLogger('ERROR') });
   quiet = true;
+}
+
+/** One server per test file; end it with `teardown`. */
+export async function startServer(): Promise<TestWorkflowEnvironment> {
+  quieten();
   const env = await startTimeSkipping({ env: readEnvironment(), progress: silent });
   await env.connection.operatorService.addSearchAttributes({
     namespace: 'default',

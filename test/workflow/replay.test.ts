@@ -1,15 +1,16 @@
 /** Saved histories replay on the workflows as they are now: a change that running workflows cannot follow fails here. */
 import { readdir, readFile } from 'node:fs/promises';
 import proto from '@temporalio/proto';
-import { DefaultLogger, Runtime, Worker } from '@temporalio/worker';
+import { Worker } from '@temporalio/worker';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { workflowBundle } from '../../src/worker/bundle.ts';
+import { quieten } from '../support/workflowWorld.ts';
 
 const folder = new URL('../histories/', import.meta.url);
 const files = (await readdir(folder).catch(() => [])).filter((name) => name.endsWith('.json')).sort();
 
 beforeAll(() => {
-  Runtime.install({ logger: new DefaultLogger('ERROR') });
+  quieten();
 });
 
 async function replay(name: string, change: (json: string) => string = (json) => json): Promise<string[]> {

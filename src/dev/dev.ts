@@ -10,7 +10,8 @@ import type { Environment } from '../env.ts';
 import type { Config } from '../worker/config.ts';
 import { setup } from '../worker/setup.ts';
 import { type RunningWorker, startWorker } from '../worker/worker.ts';
-import { applyManifests } from './manifests.ts';
+import { startApiServiceProxy } from './apiServiceProxy.ts';
+import { applyManifests, deleteNamespace, hasNodes, namespaceExists, STAND_IN } from './manifests.ts';
 import { type ControlPlane, startControlPlane } from './parts/controlPlane.ts';
 import { startPostgres } from './parts/postgres.ts';
 import type { Progress } from './parts/progress.ts';
@@ -154,11 +155,22 @@ async function localPlace(config: Config, progress: Progress): Promise<Place> {
 }
 
 async function kubernetesPlace(config: Config, plane: ControlPlane, progress: Progress): Promise<Place> {
-  const { namespace } = config.template;
-  await applyManifests(plane.adminKubeconfig, ['namespace.yaml', 'rbac.yaml', 'networkpolicy.yaml']);
-  const node = await startStandInNode({ kubeconfig: plane.adminKubeconfig, progress, namespace });
-  const stops: (() => Promise<unknown>)[] = [() => node.stop()];
+  const { namespace, port } = config.template;
+  const kubeconfig = plane.adminKubeconfig;
+  // A given cluster is left as it was found; our own goes away as a whole.
+  const ours = plane.source === 'own' || (await namespaceExists(kubeconfig, namespace));
+  await applyManifests(kubeconfig, ['namespace.yaml', 'rbac.yaml', 'networkpolicy.yaml']);
+  const stops: (() => Promise<unknown>)[] = [];
   try {
+    // Nodes that are somebody's run the pods themselves: a stand-in among them would be given other people's pods.
+    const node =
+      plane.source === 'KUBECONFIG' && (await hasNodes(kubeconfig))
+        ? null
+        : await startStandInNode({ kubeconfig, progress, name: STAND_IN, namespace });
+    if (node !== null) stops.push(() => node.stop());
+    const proxy = node === null ? await startApiServiceProxy({ kubeconfig, namespace, port }) : null;
+    if (proxy !== null) stops.push(() => proxy.stop());
+    if (!ours) stops.push(() => deleteNamespace(kubeconfig, namespace));
     const kubeconfigPath = await plane.kubeconfigFor(WORKER_USER);
     const cluster = createKubernetesCluster({
       target: { kubeconfigPath },
@@ -166,10 +178,11 @@ async function kubernetesPlace(config: Config, plane: ControlPlane, progress: Pr
       timing: config.timing,
     });
     stops.push(() => cluster.close());
-    const urlTemplate = `${node.serviceProxyUrl}/\${deploymentId}/connection/\${connectionId}`;
+    const services = node?.serviceProxyUrl ?? proxy?.url ?? '';
+    const urlTemplate = `${services}/\${deploymentId}/connection/\${connectionId}`;
     return { cluster, urlTemplate, node, stops };
   } catch (error) {
-    await node.stop();
+    for (const stop of stops.reverse()) await stop();
     throw error;
   }
 }

@@ -1,7 +1,12 @@
 /** Applies deploy/*.yaml as an administrator would with kubectl. For `berth dev`, the demo and the tests only. */
 import { readFile } from 'node:fs/promises';
 import { parseAllDocuments } from 'yaml';
-import { Api } from './standInNode/api.ts';
+import { Api, ApiError } from './standInNode/api.ts';
+
+/** Name of the node that src/dev/standInNode registers. */
+export const STAND_IN = 'stand-in';
+/** Pods end within their grace; finalizers of a busy cluster take longer. */
+const NAMESPACE_GONE_MS = 120_000;
 
 /** Works from src/ and from dist/: both are one level below the package's root. */
 const DEPLOY = new URL('../../deploy/', import.meta.url);
@@ -34,6 +39,48 @@ export async function applyManifests(kubeconfig: string, files: readonly string[
     }
   } finally {
     await api.close();
+  }
+}
+
+/** Whether a cluster has nodes of its own, besides a stand-in that an earlier run may have left. */
+export async function hasNodes(kubeconfig: string): Promise<boolean> {
+  const api = await Api.open(kubeconfig);
+  try {
+    const { items } = await api.call<{ items: { metadata: { name: string } }[] }>('GET', '/api/v1/nodes');
+    return items.some((node) => node.metadata.name !== STAND_IN);
+  } finally {
+    await api.close();
+  }
+}
+
+export async function namespaceExists(kubeconfig: string, namespace: string): Promise<boolean> {
+  const api = await Api.open(kubeconfig);
+  try {
+    await api.call('GET', `/api/v1/namespaces/${namespace}`);
+    return true;
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 404) return false;
+    throw error;
+  } finally {
+    await api.close();
+  }
+}
+
+/** Deletes a namespace with all in it, and waits until it is gone. Rejects after two minutes, naming it. */
+export async function deleteNamespace(kubeconfig: string, namespace: string): Promise<void> {
+  const api = await Api.open(kubeconfig);
+  try {
+    await api.call('DELETE', `/api/v1/namespaces/${namespace}`);
+  } finally {
+    await api.close();
+  }
+  const until = performance.now() + NAMESPACE_GONE_MS;
+  while (await namespaceExists(kubeconfig, namespace)) {
+    if (performance.now() > until)
+      throw new Error(
+        `namespace ${namespace} is still there; look at it with kubectl get namespace ${namespace} -o yaml`,
+      );
+    await new Promise((resolve) => setTimeout(resolve, 300));
   }
 }
 

@@ -225,6 +225,10 @@ const events: fc.Arbitrary<Event> = fc.oneof(
       ),
     }),
   },
+  {
+    weight: 1,
+    arbitrary: fc.record({ kind: fc.constant('remove' as const), connection: fc.constant('c2') }),
+  },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('crash' as const) }) },
 );
 

@@ -4,6 +4,7 @@
  * section 5 with the real `decide`: whatever view a router may still act on leads to a server that has the functions.
  * `Flaws` breaks the model on purpose, to show that the check bites.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { type Arrays, arraysDigest, arraysOf, configDigest, shortDigest } from '../../src/database/digest.ts';
 import { assignClass } from '../../src/plan/class.ts';
 import {
@@ -305,6 +306,10 @@ export class World {
 
   #put(workspaceId: string, row: Row): void {
     const rows = this.routes.get(workspaceId) ?? new Map<Class, Row>();
+    const before = rows.get(row.class);
+    // A row that is as wanted already is not written: a retry moves no instant.
+    if (before !== undefined && isDeepStrictEqual({ ...row, updatedAtMs: before.updatedAtMs }, before))
+      return;
     rows.set(row.class, { ...row, updatedAtMs: this.nowMs });
     this.routes.set(workspaceId, rows);
   }
@@ -463,6 +468,7 @@ export class World {
         shutdownAtMs: null,
         createdAtMs: this.flaws.keepsCreatedAt === true ? row.createdAtMs : this.nowMs,
       });
+    for (const side of this.sidesOf(workspaceId)) side.wantsRoute = false;
     this.#askToLeave(this.sidesOf(workspaceId).filter((s) => s.kind === 'shard' && !s.routed));
     this.commit(workspaceId);
     return { kind: 'undone' as const, removeOwn: false };
@@ -588,6 +594,7 @@ export class World {
     const deploymentId = ownDeploymentId(workspaceId);
     const side = this.#side(workspaceId, deploymentId);
     const named = this.liveRows(workspaceId).some((r) => r.deploymentId === deploymentId);
+    if (side === undefined && !this.deployments.has(deploymentId)) return { kind: 'gone' };
     if (side?.state !== 'leaving' || named)
       return { kind: 'kept', why: `${deploymentId} is not leaving, or a live route names it` };
     this.deployments.delete(deploymentId);
@@ -606,9 +613,10 @@ export class World {
       member.wantsRoute ||= wantsRoute;
       return { kind: 'joined' as const, shardId: member.deploymentId, opened: false };
     }
-    const room = [...this.shards.keys()].find(
-      (id) => this.sides.filter((s) => s.deploymentId === id).length < this.#shardMaxMembers,
-    );
+    const ids = [...this.shards.keys()];
+    const room =
+      ids.find((id) => this.members(id).length < this.#shardMaxMembers) ??
+      ids.find((id) => this.members(id).filter(isActive).length < this.#shardMaxMembers);
     const id = room ?? shardId(this.shards.size);
     if (room === undefined) this.shards.set(id, { rolloutSeq: 0, finishedSeq: 0 });
     this.#addSide(workspaceId, id, 'shard', 'free').wantsRoute = wantsRoute;
@@ -686,6 +694,9 @@ export class World {
     for (const side of this.members(shard)) {
       if (side.state !== 'serving' || !side.wantsRoute || side.renderedSeq !== seq || side.served === null)
         continue;
+      side.wantsRoute = false;
+      const { wanted, hasFunctions } = this.#wanted(side.workspaceId);
+      if (wanted !== 'free' || !hasFunctions) continue;
       this.#makeLive(side.workspaceId, 'free', shard, side.served.arrays);
       this.#markRouted(side);
       recorded++;

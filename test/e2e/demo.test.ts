@@ -6,6 +6,7 @@ import pg from 'pg';
 import { pino } from 'pino';
 import { afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { buildParts } from '../../src/cluster/config.ts';
+import { exitCodeOf } from '../../src/dev/demo/command.ts';
 import { DEMO_TIME_SCALE, type DemoOptions, type DemoResult, runDemo } from '../../src/dev/demo/demo.ts';
 import { leftoverFinder, SHARD } from '../../src/dev/demo/leftovers.ts';
 import { openEvents } from '../../src/dev/demo/protocol.ts';
@@ -14,6 +15,7 @@ import { MOVING, NEIGHBOUR, WORKSPACES } from '../../src/dev/demo/workspaces.ts'
 import type { Dev } from '../../src/dev/dev.ts';
 import { readEnvironment } from '../../src/env.ts';
 import { ownDeploymentId } from '../../src/plan/names.ts';
+import { childrenOf } from '../integration/parts/processes.ts';
 import { type Program, runProgram } from './program.ts';
 
 const RUN_MS = 8 * 60_000;
@@ -86,6 +88,7 @@ describe.each([
       expect(openEvents(counts)).toBe(0);
     }
     expect(failures).toEqual([]);
+    expect(exitCodeOf(failures)).toBe(0);
   });
 
   test('events are retried for one reason only: a snapshot that got too old on a busy machine', () => {
@@ -178,6 +181,7 @@ describe('the checks of the demo', () => {
       // The rule that was broken is the broken router's alone.
       expect(others.flatMap(({ losses }) => losses)).toEqual([]);
       expect(result.failures).toContain(`${result.summary.lost} events were lost`);
+      expect(exitCodeOf(result.failures)).toBe(1);
       expect(printed).toContain('FAILED: ');
     },
     RUN_MS,
@@ -191,6 +195,7 @@ describe('the checks of the demo', () => {
       // Servers that had let go already: they forgot the workspace, or were gone.
       expect(whys.filter((why) => /answered (404|503)/.test(why))).not.toEqual([]);
       expect(result.failures).toContain(`${result.summary.lost} events were lost`);
+      expect(exitCodeOf(result.failures)).toBe(1);
     },
     RUN_MS,
   );
@@ -241,6 +246,17 @@ describe('npm run demo', () => {
     await program.printed(/edits a function in mid-handoff/);
     program.interrupt();
     expect(await program.ended, program.stderr()).toBe(130);
+    await expect.poll(() => program.leftBehind(), { timeout: 10_000 }).toEqual([]);
+  });
+
+  test('a router that dies fails the run, which names it and leaves nothing behind', async () => {
+    const program = await start('--rate', '50');
+    await program.printed(/sent \d+, answered [1-9]/);
+    const [router] = childrenOf(program.pid, 'demo/router');
+    process.kill(router ?? 0, 'SIGKILL');
+    expect(await program.ended).toBe(1);
+    expect(program.stderr()).toMatch(/router .* ended by itself: SIGKILL/);
+    expect(program.stdout()).not.toContain('"leftovers"');
     await expect.poll(() => program.leftBehind(), { timeout: 10_000 }).toEqual([]);
   });
 

@@ -11,6 +11,7 @@ import { childrenOf, runs } from '../integration/parts/processes.ts';
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 
 export interface Program {
+  readonly pid: number;
   /** Everything printed on stdout so far. */
   stdout(): string;
   stderr(): string;
@@ -52,7 +53,9 @@ export async function runProgram(module: string, args: readonly string[]): Promi
     text.err += chunk;
   });
   const ended = endOf(child);
+  if (child.pid === undefined) throw new Error(`${module} does not start`);
   return {
+    pid: child.pid,
     stdout: () => text.out,
     stderr: () => text.err,
     ended,

@@ -50,7 +50,7 @@ export async function runCommand(args: readonly string[]): Promise<number> {
       signal: stopping.signal,
       ...(flags.keep ? { keep: (dev, line) => keepUp(dev, line, stopping.signal) } : {}),
     });
-    return failures.length === 0 ? 0 : 1;
+    return exitCodeOf(failures);
   } catch (error) {
     if (interrupted.yes) return INTERRUPTED;
     process.stderr.write(`the demo failed: ${error instanceof Error ? error.stack : String(error)}\n`);
@@ -59,6 +59,10 @@ export async function runCommand(args: readonly string[]): Promise<number> {
     process.off('SIGINT', onSignal);
     process.off('SIGTERM', onSignal);
   }
+}
+
+export function exitCodeOf(failures: readonly string[]): 0 | 1 {
+  return failures.length === 0 ? 0 : 1;
 }
 
 /** Prints where everything is, and waits for Ctrl-C. */

@@ -152,6 +152,23 @@ describe('finishShard', () => {
     expect((await renderShard(test.database, rules, 'free-0')).kind).toBe('settled');
   });
 
+  it('counts the age of routes from when it holds its members, not from when it began to wait for them', async () => {
+    await join('a');
+    const { seq } = await render();
+    const blocker = await test.admin.connect();
+    await blocker.query('begin');
+    await blocker.query('select from berth_side for update');
+    const finishing = finish(seq);
+    const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+    await expect.poll(async () => (await world.query(waiting)).length).toBe(1);
+    await blocker.query('select pg_sleep(0.3)');
+    const released = await world.now();
+    await blocker.query('commit');
+    blocker.release();
+    expect((await finishing).kind).toBe('finished');
+    expect((await world.routeOf('a', 'free')).createdAt >= released).toBe(true);
+  });
+
   it('does not count one in who came back after it was left out', async () => {
     await join('a');
     await join('b');

@@ -27,8 +27,9 @@ export async function advanceRemoval(
   const { timing } = rules;
   return inTransaction(database, async (tx) => {
     const locked = await lockWorkspace(tx, workspaceId, rules);
-    if (locked.wish !== undefined && !locked.wish.deleted)
-      return { kind: 'wishChanged', why: 'the workspace is not deleted any more' };
+    // Absence of the row is no wish: only a row that says so deletes.
+    if (locked.wish?.deleted !== true)
+      return { kind: 'wishChanged', why: '"Workspace" does not say that the workspace is deleted' };
     const { nowMs, routes } = locked;
     const unnoticed = routes.filter((r) => r.shutdownAtMs === null).map((r) => r.class);
     if (unnoticed.length > 0) {

@@ -113,7 +113,8 @@ export async function undoUpgrade(
     if (own.routed) return { kind: 'kept', why: 'a route has named it already' };
     if (locked.wanted !== null && isOwnClass(locked.wanted) && locked.hasFunctions)
       return { kind: 'kept', why: `it is wanted again, as ${locked.wanted}` };
-    // What cannot be read is no wish to take anything away.
+    // What is missing or cannot be read is no wish to take anything away.
+    if (locked.wish === undefined) return { kind: 'kept', why: '"Workspace" has no such row' };
     const invalid = locked.wish?.invalidClass ?? null;
     if (invalid !== null) return { kind: 'kept', why: `the forced class ${JSON.stringify(invalid)} is none` };
     if (own.state === 'leaving') return { kind: 'undone', removeOwn: true };

@@ -44,9 +44,18 @@ export async function prepareOwnSide(
 ): Promise<OwnSideOutcome> {
   return inTransaction(database, async (tx) => {
     const deploymentId = ownDeploymentId(workspaceId);
-    const { sides, wish, wanted, hasFunctions } = await lockWorkspace(tx, workspaceId, rules);
+    const { sides, routes, wish, wanted, hasFunctions } = await lockWorkspace(tx, workspaceId, rules);
     const existing = sides.find((s) => s.deployment_id === deploymentId);
-    if (existing?.state === 'leaving') return { kind: 'leaving' };
+    if (existing?.state === 'leaving') {
+      if (!routes.some((route) => route.deploymentId === deploymentId)) return { kind: 'leaving' };
+      await tx.q
+        .updateTable('berth_side')
+        .set({ state: 'joining', routed: true, updated_at: sql`now()` })
+        .where('workspace_id', '=', workspaceId)
+        .where('deployment_id', '=', deploymentId)
+        .where('state', '=', 'leaving')
+        .execute();
+    }
     // A side that serves is refreshed whatever the wish says now: routers may still be sent to it.
     if (existing === undefined && (wanted === null || !isOwnClass(wanted) || !hasFunctions))
       return {

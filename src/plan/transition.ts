@@ -3,7 +3,7 @@
  *
  * The plan is level-triggered: from any state of rows and sides it names one move that brings the state nearer to the
  * wish, and `settled` when nothing is left to do. The states, in the order they are looked at:
- * - blocked: the wish cannot be read; nothing moves.
+ * - blocked: the wish cannot be read, or is missing; nothing moves.
  * - finish: `deleted` is written and an own deployment is on its way out; that goes to its end before anything else.
  * - remove: the workspace is deleted; drain, retire, let go.
  * - discard: an own deployment that no route ever named is not wanted any more.
@@ -18,7 +18,7 @@ import { ownDeploymentId } from './names.ts';
 
 export type Move =
   | { readonly kind: 'settled' }
-  | { readonly kind: 'blocked'; readonly code: 'invalid-class'; readonly why: string }
+  | { readonly kind: 'blocked'; readonly code: 'invalid-class' | 'unknown-workspace'; readonly why: string }
   | { readonly kind: 'finish' }
   | { readonly kind: 'remove' }
   | { readonly kind: 'discard' }
@@ -44,9 +44,19 @@ export function planMove(observed: Observed): Move {
       code: 'invalid-class',
       why: `"Workspace"."forcedClass" of ${workspaceId} is ${JSON.stringify(wish.invalidClass)}; set it to free, dedicated, premium or null`,
     };
-  if (own?.state === 'leaving') return { kind: 'finish' };
-  if (wish === null || wish.deleted)
-    return live.length > 0 || observed.sides.some(isActive) ? { kind: 'remove' } : { kind: 'settled' };
+  // A live route to a deployment on its way out can only come from outside; it is served again, not deleted under it.
+  const named = live.some((route) => route.deploymentId === own?.deploymentId);
+  if (own?.state === 'leaving' && !named) return { kind: 'finish' };
+  const isThere = live.length > 0 || observed.sides.some(isActive);
+  if (wish === null)
+    return isThere
+      ? {
+          kind: 'blocked',
+          code: 'unknown-workspace',
+          why: `${workspaceId} is routed or served, and "Workspace" has no such row: a missing row is no permission to delete; bring it back, with "deleted" true if it is to go`,
+        }
+      : { kind: 'settled' };
+  if (wish.deleted) return isThere ? { kind: 'remove' } : { kind: 'settled' };
 
   const to = wish.wantedClass;
   const route = live.find((r) => r.class === to);

@@ -478,8 +478,8 @@ export class World {
     workspaceId: string,
   ): { readonly kind: 'released'; readonly letGo: readonly string[] } | Wait | WishChanged {
     const row = this.workspaces.get(workspaceId);
-    if (row !== undefined && !row.deleted)
-      return { kind: 'wishChanged', why: 'the workspace is not deleted any more' };
+    if (row?.deleted !== true)
+      return { kind: 'wishChanged', why: '"Workspace" does not say that the workspace is deleted' };
     const { timing, nowMs } = this;
     const live = this.liveRows(workspaceId);
     if (live.some((r) => r.shutdownAtMs === null)) {

@@ -107,13 +107,20 @@ export async function runDemo(options: DemoOptions): Promise<DemoResult> {
  * something is being built, is not waited for: this rejects, and ending the process ends the start.
  */
 async function startedOrInterrupted(starting: Promise<Dev>, signal: AbortSignal): Promise<Dev> {
+  const over = new AbortController();
   const interrupted = new Promise<never>((_resolve, reject) => {
-    const onAbort = () =>
-      void sleep(START_GRACE_MS, new AbortController().signal).then(() => reject(signal.reason));
-    if (signal.aborted) onAbort();
-    else signal.addEventListener('abort', onAbort, { once: true });
+    const onAbort = async () => {
+      await sleep(START_GRACE_MS, over.signal);
+      reject(signal.reason);
+    };
+    if (signal.aborted) void onAbort();
+    else signal.addEventListener('abort', onAbort, { once: true, signal: over.signal });
   });
-  return Promise.race([starting, interrupted]);
+  try {
+    return await Promise.race([starting, interrupted]);
+  } finally {
+    over.abort();
+  }
 }
 
 /** Last opened first, each even when another fails. */

@@ -64,9 +64,12 @@ describe('advanceRemoval', () => {
     ]);
   });
 
-  it('goes the same way for a workspace whose wish is gone', async () => {
+  it('T15: is refused for a workspace whose wish is gone: absence is no permission to delete', async () => {
     await world.route('w', 'free');
-    expect(await waited()).toMatchObject({ waitMs: timing.drainDelayMs + timing.settleMs });
+    await world.side('w', 'free-0', { routed: true });
+    const before = await world.state('w');
+    expect((await advance()).kind).toBe('wishChanged');
+    expect(await world.state('w')).toEqual(before);
   });
 
   it('waits for nobody where no route ever named a side', async () => {
@@ -75,7 +78,8 @@ describe('advanceRemoval', () => {
     expect(await world.twice('w', advance)).toEqual({ kind: 'released', letGo: [own] });
   });
 
-  it('has nothing to do for a workspace that is nowhere', async () => {
+  it('has nothing to do for a deleted workspace that is nowhere', async () => {
+    await world.wish('w', 'free', { deleted: true });
     expect(await world.twice('w', advance)).toEqual({ kind: 'released', letGo: [] });
   });
 

@@ -197,6 +197,27 @@ describe('planMove', () => {
       { kind: 'settled' },
     ],
     [
+      'T15: a missing row of "Workspace" is no permission to delete a route',
+      null,
+      [route('dedicated')],
+      [own()],
+      { kind: 'blocked', code: 'unknown-workspace' },
+    ],
+    [
+      'T15: a missing row of "Workspace" is no permission to let a side go',
+      null,
+      [route('free', { deleted: true })],
+      [shard()],
+      { kind: 'blocked', code: 'unknown-workspace' },
+    ],
+    [
+      'a live route to an own deployment that leaves: it is served again',
+      wish('dedicated'),
+      [route('dedicated')],
+      [own({ state: 'leaving' })],
+      { kind: 'refresh', on: 'own' },
+    ],
+    [
       'a class that is none',
       wish('free', { invalidClass: 'gold' }),
       [route('free')],

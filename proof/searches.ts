@@ -1,0 +1,86 @@
+/**
+ * What `npm run proof` searches, as data: the protocol itself, broken variants that must be refuted, and what is assumed.
+ * It runs nothing. Each `define` is a macro of berth.pml.
+ */
+
+export interface Search {
+  readonly name: string;
+  readonly what: string;
+  readonly property: 'safety' | 'liveness';
+  readonly expect: 'verified' | 'refuted';
+  readonly defines: readonly string[];
+  /** Only with `--deep`. */
+  readonly deep?: true;
+}
+
+/**
+ * Changes of the wish in a search for liveness. Larger: each one multiplies the states by about six. Smaller: with one
+ * alone no wish would turn back while a move is under way.
+ */
+const FLIPS = 'FLIPS=2';
+/** Enough to refute with, and quick: each of these is about as small as the search that refutes it. */
+const SMALL = ['TWO_CLASSES', 'ALWAYS_FUNCTIONS'];
+
+const refuted = (name: string, what: string, define: string): Search => ({
+  name,
+  what,
+  property: 'safety',
+  expect: 'refuted',
+  defines: [...SMALL, define],
+});
+
+/** Those of one kind stand together, in the order they are reported. */
+export const SEARCHES: readonly Search[] = [
+  {
+    name: 'protocol',
+    what: 'three classes, removal',
+    property: 'safety',
+    expect: 'verified',
+    defines: ['ALWAYS_FUNCTIONS'],
+  },
+  {
+    name: 'protocol',
+    what: 'two classes, removal, functions that come and go',
+    property: 'safety',
+    expect: 'verified',
+    defines: ['TWO_CLASSES'],
+  },
+  {
+    name: 'protocol',
+    what: 'three classes, removal, functions that come and go',
+    property: 'liveness',
+    expect: 'verified',
+    defines: ['LIVE', FLIPS],
+  },
+  {
+    name: 'protocol',
+    what: 'three classes, removal, snapshots of twice the age',
+    property: 'safety',
+    expect: 'verified',
+    defines: ['ALWAYS_FUNCTIONS', 'MAX_AGE=2'],
+    deep: true,
+  },
+  {
+    name: 'protocol',
+    what: 'two classes, removal, functions that come and go, three changes',
+    property: 'liveness',
+    expect: 'verified',
+    defines: ['LIVE', 'TWO_CLASSES', 'FLIPS=3'],
+    deep: true,
+  },
+  refuted('short-handoff', 'the handoff delay is shorter than S', 'SHORT_HANDOFF'),
+  refuted('no-settle', 'a server lets go at shutdownAt', 'NO_SETTLE'),
+  refuted('keep-created-at', 'createdAt is not renewed on revival', 'KEEP_CREATED_AT'),
+  refuted('no-free-age', 'a downgrade does not wait for the age of the free route', 'NO_FREE_AGE'),
+  {
+    name: 'fresh-while-deleting',
+    what: 'an edit is still being applied when its deployment is deleted',
+    property: 'liveness',
+    expect: 'refuted',
+    defines: ['LIVE', 'TWO_CLASSES', FLIPS, 'FRESH_WHILE_DELETING'],
+  },
+  refuted('slow-commit', 'assumed away: a commit that is later than handoffDelay - S', 'SLOW_COMMIT'),
+  refuted('late-delete', 'assumed away: a given-up attempt that deletes later', 'LATE_DELETE'),
+  refuted('late-mark', 'assumed away: a given-up attempt that records later what it saw', 'LATE_MARK'),
+  refuted('late-apply', 'assumed away: a given-up attempt that applies later', 'LATE_APPLY'),
+];

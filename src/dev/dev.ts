@@ -121,9 +121,10 @@ export async function startDev(options: DevOptions): Promise<Dev> {
       kubeconfig: plane?.adminKubeconfig ?? null,
       controlPlane: plane,
       node: place.node,
-      broken: Promise.race(
-        exits.map((exited) => exited.then((exit) => `${exit.name} ended by itself: ${exit.how}`)),
-      ),
+      broken: Promise.race([
+        ...exits.map((exited) => exited.then((exit) => `${exit.name} ended by itself: ${exit.how}`)),
+        ...(worker === null ? [] : [failureOf(worker)]),
+      ]),
       startWorker: () => begin(false),
       stop,
     };
@@ -131,6 +132,15 @@ export async function startDev(options: DevOptions): Promise<Dev> {
     await stop();
     throw error;
   }
+}
+
+/** Settles when the worker breaks; never when it is stopped. */
+function failureOf(worker: RunningWorker): Promise<string> {
+  return new Promise((resolve) => {
+    worker.ended.catch((error: unknown) =>
+      resolve(`the worker ended by itself: ${error instanceof Error ? error.message : String(error)}`),
+    );
+  });
 }
 
 interface Place {

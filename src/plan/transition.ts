@@ -131,6 +131,11 @@ export function hasStaleSide(observed: Observed): boolean {
   return observed.sides.some((s) => s.state === 'serving' && s.servedDigest !== wish.configDigest);
 }
 
+/** The same of the own deployment alone, which only the move under way rolls out; a shard is told by its own workflow. */
+export function hasStaleOwnSide(observed: Observed): boolean {
+  return hasStaleSide({ ...observed, sides: observed.sides.filter((s) => s.kind === 'own') });
+}
+
 /** True when a move under way is still the right one; only then it is told of an edit instead of being cancelled. */
 export function sameAim(current: Move, next: Move): boolean {
   const aim = (move: Move) => ('to' in move ? `${move.kind}/${move.to}` : move.kind);

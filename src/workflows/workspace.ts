@@ -19,7 +19,8 @@ import {
   startChild,
   workflowInfo,
 } from '@temporalio/workflow';
-import { hasStaleSide, type Move, planMove, sameAim } from '../plan/transition.ts';
+import type { Observed } from '../plan/model.ts';
+import { hasStaleOwnSide, hasStaleSide, type Move, planMove, sameAim } from '../plan/transition.ts';
 import { downgrade } from './downgrade.ts';
 import {
   ATTRIBUTES,
@@ -48,8 +49,13 @@ export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> 
   setHandler(shardRolled, () => {
     context.ears.shardRolled = true;
   });
+  let recording: Promise<unknown> | undefined;
   setHandler(changeWish, async (change) => {
-    const outcome = await unblocked(stage, () => recordWish({ workspaceId, change }));
+    const record = () => unblocked(stage, () => recordWish({ workspaceId, change }));
+    // Order: as they came; side by side, one that has to be tried again would be written over by an older wish.
+    const recorded = recording === undefined ? record() : recording.then(record, record);
+    recording = recorded;
+    const outcome = await recorded;
     heard.nudge = true;
     return outcome;
   });
@@ -57,6 +63,11 @@ export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> 
   let last = '';
   let repeats = 0;
   for (;;) {
+    // Before every look, also while it is blocked: a wish that nobody mends for weeks must not outgrow a history.
+    if (workflowInfo().continueAsNewSuggested) {
+      await condition(allHandlersFinished);
+      return continueAsNew<typeof workspace>({ workspaceId });
+    }
     heard.nudge = false;
     const observed = await unblocked(stage, () => observe({ workspaceId }));
     const move = planMove(observed);
@@ -80,27 +91,25 @@ export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> 
       stage.wait(why, pauseAfter(repeats));
       await condition(() => heard.nudge, pauseAfter(repeats), { summary: why });
     }
-    await run(context, heard, move, hasStaleSide(observed));
-    if (workflowInfo().continueAsNewSuggested) {
-      await condition(allHandlersFinished);
-      return continueAsNew<typeof workspace>({ workspaceId });
-    }
+    await run(context, heard, move, observed);
   }
 }
 
 /**
- * Performs one move; passes edits on, and cancels it when the wish leads elsewhere. `stale`: an edit came before the
- * move, and a side that serves has not got it yet.
+ * Performs one move; passes edits on, and cancels it when the wish leads elsewhere. A nudge without news, as the fleet
+ * sends them, is not passed on: it would start the move's rollout over, and a move that is stuck for days would outgrow
+ * its history.
  */
 async function run(
   context: MoveContext,
   heard: { nudge: boolean },
   move: Exclude<Move, { kind: 'settled' | 'blocked' }>,
-  stale: boolean,
+  observed: Observed,
 ): Promise<void> {
   const { workspaceId, stage, ears } = context;
   const scope = new CancellationScope();
   const state: { ended: boolean; error: unknown } = { ended: false, error: undefined };
+  let told = observed.wish?.configDigest;
   let passOn = async (): Promise<void> => {
     ears.edits++;
   };
@@ -117,7 +126,8 @@ async function run(
     stage.enter(move.kind);
     passOn = () => child.signal(nudged).catch(ignoreGone);
     settle(child.result());
-    if (stale) await passOn();
+    // An edit came before the move, and a side that serves has not got it yet.
+    if (hasStaleSide(observed)) await passOn();
   } else {
     const short: ShortMove = move;
     settle(scope.run(() => perform(context, short)));
@@ -139,13 +149,17 @@ async function run(
     await condition(() => state.ended || heard.nudge);
     if (state.ended) break;
     heard.nudge = false;
-    const next = planMove(await unblocked(stage, () => observe({ workspaceId })));
+    const seen = await unblocked(stage, () => observe({ workspaceId }));
+    const next = planMove(seen);
     if (state.ended) {
       heard.nudge = true;
       break;
     }
     if (sameAim(move, next)) {
-      await passOn();
+      if (seen.wish?.configDigest !== told || hasStaleOwnSide(seen)) {
+        told = seen.wish?.configDigest;
+        await passOn();
+      }
       continue;
     }
     stage.note(`the wish leads elsewhere (${next.kind}); ${move.kind} is cancelled`);

@@ -124,6 +124,27 @@ describe('upgrade', () => {
     await w.settled(W);
   });
 
+  it('is not started over by nudges without news while it is stuck, and is by an edit', async () => {
+    w.meanwhile = async (activity) => {
+      if (activity === 'applyOwn') w.world.setFailing(OWN, 'ImagePullBackOff');
+    };
+    const count = (activity: string) => w.calls.filter((c) => c.activity === activity).length;
+    await w.pays(W);
+    await w.until('blocked', () => w.calls.some((c) => c.outcome === 'failing'));
+    for (let i = 0; i < 5; i++) {
+      const looks = count('observe');
+      await w.nudge(W);
+      await w.until('another look', () => count('observe') > looks);
+      await w.pass(MINUTE);
+    }
+    expect(count('applyOwn')).toBe(1);
+    await w.change(W, (world) => world.connect(W, 'c1', 'v2'));
+    await w.until('the edit', () => count('applyOwn') === 2);
+    w.meanwhile = async () => {};
+    w.world.setFailing(OWN, null);
+    await w.settled(W);
+  });
+
   it('J2: dedicated to premium keeps the deployment and swaps the routes in one commit', async () => {
     await w.pays(W);
     await w.settled(W);

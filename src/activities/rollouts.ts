@@ -133,11 +133,13 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       return bounded(async (): Promise<RolloutOutcome> => {
         const outcome = await watchRollout(input.deploymentId, input.template, input.known);
         if (outcome.kind !== 'rolledOut') return outcome;
-        const served = await markOwnServed(database, input.workspaceId, input.deploymentId, input.template);
-        if (served.kind === 'superseded')
-          return { kind: 'applyAgain', why: 'a newer config was rendered meanwhile' };
-        await cluster.pruneParts(input.deploymentId);
-        return outcome;
+        return beating('rolled out: recording it', async () => {
+          const served = await markOwnServed(database, input.workspaceId, input.deploymentId, input.template);
+          if (served.kind === 'superseded')
+            return { kind: 'applyAgain', why: 'a newer config was rendered meanwhile' };
+          await cluster.pruneParts(input.deploymentId);
+          return outcome;
+        });
       });
     },
 
@@ -153,10 +155,9 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
           const permission = await mayDelete(database, input.workspaceId, input.deploymentId);
           if (permission.kind === 'kept') return permission;
           if (permission.kind === 'unknown') return whenForgotten(input.deploymentId);
-          const outcome = await cluster.remove(input.deploymentId, {
-            kind: 'workspace',
-            id: input.workspaceId,
-          });
+          const outcome = await beating('deleting', () =>
+            cluster.remove(input.deploymentId, { kind: 'workspace', id: input.workspaceId }),
+          );
           if (outcome.kind === 'foreign')
             return {
               kind: 'blocked' as const,
@@ -231,6 +232,17 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       });
     },
   };
+}
+
+/** Beats while `work` runs: a slow server is no lost worker, and a second attempt must not run beside the first. */
+async function beating<T>(what: string, work: () => Promise<T>): Promise<T> {
+  const context = Context.current();
+  const beat = setInterval(() => context.heartbeat(what), BEAT_MS);
+  try {
+    return await work();
+  } finally {
+    clearInterval(beat);
+  }
 }
 
 function outcomeOfApply(

@@ -29,7 +29,7 @@ export const ERROR_VERDICTS = {
   'config-too-large': 'human',
   /** No row in "Workspace" with this id. */
   'unknown-workspace': 'refuse',
-  /** A workspace id that cannot be used (empty, over 1,000 bytes, NUL). */
+  /** A workspace id that cannot be used (empty, over 900 bytes, control characters). */
   'invalid-workspace-id': 'refuse',
   /** A class that is none of free, dedicated, premium. */
   'invalid-class': 'refuse',

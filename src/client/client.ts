@@ -26,7 +26,7 @@ import {
   type WishChangeMessage,
   workspaceWorkflowId,
 } from '../workflows/messages.ts';
-import { DEADLINE_EXCEEDED, grpcErrorOf } from './grpc.ts';
+import { DEADLINE_EXCEEDED, grpcErrorOf, REFUSALS } from './grpc.ts';
 
 export interface BerthClientOptions {
   /** A connected client of `@temporalio/client`; owned by the caller. */
@@ -90,9 +90,10 @@ export class BerthClient {
   /**
    * A subscription changed. With `paymentStatus` the wish is written to "Workspace" and the answer comes once it is
    * stored; without it, your own table holds it already and Berth only looks again.
-   * Throws `invalid-workspace-id`, `invalid-payment-status`, `wishes-read-only`; `temporal-unavailable` when Temporal
-   * cannot be reached; `outcome-unknown` when no worker answered in time: the wish is queued, and is applied once when
-   * a worker is back. Calling again with the same value is safe.
+   * Throws `invalid-workspace-id`, `invalid-payment-status`, `wishes-read-only`; `invalid-config` when Temporal has no such
+   * namespace or refuses the credentials; `temporal-unavailable` when it cannot be reached; `outcome-unknown` when no
+   * worker answered in time: the wish is queued, and is applied once when a worker is back. Calling again with the same
+   * value is safe.
    */
   async subscriptionChanged(workspaceId: string, paymentStatus?: string | null): Promise<WishAnswer | null> {
     requireWorkspaceId(workspaceId);
@@ -272,6 +273,13 @@ function translate(error: unknown, deadlineMs: number): unknown {
     return new OperatorError(
       'outcome-unknown',
       `no worker answered within ${deadlineMs} ms; the change is queued and is applied once when a worker is back (check that \`berth worker\` runs)`,
+      {},
+      error,
+    );
+  if (grpc !== undefined && REFUSALS.has(grpc.code))
+    return new OperatorError(
+      'invalid-config',
+      `Temporal refuses the call (${grpc.message}); check the namespace and the credentials of the client`,
       {},
       error,
     );

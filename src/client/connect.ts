@@ -6,6 +6,7 @@ import { Client, Connection } from '@temporalio/client';
 import { loadClientConnectConfig } from '@temporalio/envconfig';
 import { OperatorError } from '../errors.ts';
 import { SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
+import { grpcErrorOf, REFUSALS } from './grpc.ts';
 
 /** Where the frontend is; absent fields come from the environment. */
 export interface TemporalTarget {
@@ -52,11 +53,26 @@ export async function connectClient(
   }
 }
 
-/** Search attributes of Berth that the namespace lacks. */
+/**
+ * Search attributes of Berth that the namespace lacks. Throws `invalid-config` when the namespace does not exist or is not
+ * ours to ask, `temporal-unavailable` when nobody answers.
+ */
 export async function missingSearchAttributes(
   connection: Connection,
   namespace: string,
 ): Promise<readonly string[]> {
-  const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace });
-  return SEARCH_ATTRIBUTES.filter((name) => customAttributes?.[name] === undefined);
+  try {
+    const { customAttributes } = await connection.operatorService.listSearchAttributes({ namespace });
+    return SEARCH_ATTRIBUTES.filter((name) => customAttributes?.[name] === undefined);
+  } catch (error) {
+    const grpc = grpcErrorOf(error);
+    if (grpc === undefined) throw error;
+    const refused = REFUSALS.has(grpc.code);
+    throw new OperatorError(
+      refused ? 'invalid-config' : 'temporal-unavailable',
+      `Temporal namespace ${namespace} cannot be read (${grpc.message}); ${refused ? 'create it, or set TEMPORAL_NAMESPACE and the credentials of one that exists' : 'check that the server runs'}`,
+      { namespace },
+      error,
+    );
+  }
 }

@@ -5,9 +5,9 @@ import { type Database, inTransaction, type Tx } from './database.ts';
 export interface TimelineEvent {
   /** ISO 8601, database clock. */
   readonly at: string;
-  /** upgrade, downgrade, place, refresh, swap, remove, unserve, or wish. */
+  /** A move of plan/transition.ts, or `shard` for a route that was recorded in bulk. */
   readonly transition: string;
-  /** prepare, handOff, drain, retire, or wish. */
+  /** prepare, handOff, drain or retire. */
   readonly phase: string;
   /** What happened, in the runbook's words. */
   readonly what: string;

@@ -76,6 +76,21 @@ describe('before setup', () => {
     expect(problem.message).toContain('berth setup');
   });
 
+  it('a namespace that does not exist is named as a matter of configuration, not of waiting', async () => {
+    const nowhere = { address: temporal.address, namespace: 'nowhere' };
+    const problem = await problemOf(startWorker(options({ databaseUrl: db.url, temporal: nowhere })));
+    expect(problem.message).toContain('namespace nowhere');
+    expect(problem.message).toContain('TEMPORAL_NAMESPACE');
+    const other = await connectClient(nowhere);
+    try {
+      const lost = new BerthClient({ client: other.client });
+      await expect(lost.subscriptionChanged('w', 'active')).rejects.toMatchObject({ code: 'invalid-config' });
+      await expect(lost.connectionsChanged('w')).rejects.toMatchObject({ code: 'invalid-config' });
+    } finally {
+      await other.connection.close();
+    }
+  });
+
   it('a worker reports every unreachable part in one error, and leaves nothing open', async () => {
     const problem = await problemOf(
       startWorker(

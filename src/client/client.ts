@@ -76,6 +76,10 @@ export interface WorkspaceDescription {
   readonly transition: WorkflowState | null;
 }
 
+/**
+ * Tells Berth and asks it; stateless, so one per process or one per call are equally good. Every call is safe to repeat.
+ * Errors are OperatorErrors: branch on `code`.
+ */
 export class BerthClient {
   readonly #client: Client;
   readonly #taskQueue: string;

@@ -44,6 +44,7 @@ const NO_ROUTES: readonly never[] = [];
 /** Bad rows beyond this many are routed as safely, but neither reported nor counted. */
 const MOST_WARNINGS = 1_000;
 
+/** Made by `open`, asked by `route`, ended by `close`; one per process serves all workspaces. */
 export class RoutingTable extends EventEmitter<RoutingEvents> {
   readonly #settings: Settings;
   readonly #counters = new Counters();

@@ -25,6 +25,10 @@ export interface SetupResult {
   }[];
 }
 
+/**
+ * Brings database and namespace up to this program. Throws `schema-too-new`, `database-unavailable`, `temporal-unavailable`,
+ * and `invalid-config` for a namespace that does not exist; what was done before that stays, and a second call goes on.
+ */
 export async function setup(options: {
   readonly config: Config;
   readonly databaseUrl: string;

@@ -346,8 +346,11 @@ inline finishShard() {
   SAY("finishShard: the rollout is proven in full\n");
   rolling = 0;
   if
+  :: memberRendered -> shardServes = 1
+  :: else
+  fi;
+  if
   :: isActive(member) && memberRendered ->
-    shardServes = 1;
     member = SERVING; memberServed = 1;
     if
     :: memberWants && WANTS_FREE -> SAY("finishShard: the free route is recorded in bulk\n"); recordFree()
@@ -519,9 +522,11 @@ active proctype Workspace() {
   :: d_step { mayRetire -> retireOthers() }
   :: d_step { mayUndoUpgrade -> undoUpgrade() }
   :: d_step { mayUndoDowngrade -> undoDowngrade() }
+#ifndef NEVER_GONE
   :: d_step { mayNoticeAll -> noticeAll() }
   :: d_step { mayDeleteAll -> deleteAll() }
   :: d_step { mayRelease -> release() }
+#endif
   :: d_step { mayPrepareOwn -> prepareOwn() }
   :: d_step { mayMarkServed -> markServed() }
   :: d_step { mayDelete && ownServes -> removeOwn() }
@@ -608,7 +613,9 @@ active proctype Wish() {
   :: d_step { flips < FLIPS -> flips++; SAY("wish: premium\n"); wish = PREMIUM }
 #endif
   :: d_step { flips < FLIPS -> flips++; SAY("wish: the workspace is deleted\n"); wish = GONE }
+#ifndef ALWAYS_FUNCTIONS
   :: d_step { flips < FLIPS -> flips++; SAY("wish: functions come or go\n"); functions = 1 - functions }
+#endif
   :: d_step { SAY("-- the wish changes no more, nothing crashes any more --\n"); stopped = 1 }; break
   od
 }
@@ -625,7 +632,9 @@ plan:
   :: move == finish -> goto delete
   :: move == discard -> goto undo
   :: move == remove -> goto removal
+#ifndef ALWAYS_FUNCTIONS
   :: (move == unserve || move == place) && !aimFunctions -> goto routeToNowhere
+#endif
   :: move == downgrade -> d_step { if :: mayScheduleShutdown -> scheduleShutdown() :: else fi; fresh = 1 }; goto join
   :: (move == place || move == refresh) && aimFunctions && aim == FREE -> goto join
   :: else -> goto rollOut
@@ -669,6 +678,7 @@ join: /* joinAndRecord: once, then again only where the shard does not serve it 
   :: else -> goto plan
   fi;
 
+#ifndef ALWAYS_FUNCTIONS
 routeToNowhere: /* recordEmptyRoute */
   if
   :: CANCELLED
@@ -678,6 +688,7 @@ routeToNowhere: /* recordEmptyRoute */
   :: move == unserve -> goto retire
   :: else -> goto plan
   fi;
+#endif
 
 retire: /* retire, with the notice given again before it asks again */
   do

@@ -15,7 +15,7 @@ export interface Search {
 
 /**
  * Changes of the wish in a search for liveness. Larger: each one multiplies the states by about six. Smaller: with one
- * alone no wish would turn back while a move is under way.
+ * alone no wish would turn back while a move is under way, and some waits need two turns.
  */
 const FLIPS = 'FLIPS=2';
 /** Enough to refute with, and quick: each of these is about as small as the search that refutes it. */
@@ -40,17 +40,32 @@ export const SEARCHES: readonly Search[] = [
   },
   {
     name: 'protocol',
+    what: 'two classes, functions that come and go',
+    property: 'safety',
+    expect: 'verified',
+    defines: ['TWO_CLASSES', 'NEVER_GONE'],
+  },
+  {
+    name: 'protocol',
+    what: 'three classes, removal, functions that come and go, two changes',
+    property: 'liveness',
+    expect: 'verified',
+    defines: ['LIVE', FLIPS],
+  },
+  {
+    name: 'protocol',
+    what: 'two classes, removal, three changes',
+    property: 'liveness',
+    expect: 'verified',
+    defines: ['LIVE', 'TWO_CLASSES', 'ALWAYS_FUNCTIONS', 'FLIPS=3'],
+  },
+  {
+    name: 'protocol',
     what: 'two classes, removal, functions that come and go',
     property: 'safety',
     expect: 'verified',
     defines: ['TWO_CLASSES'],
-  },
-  {
-    name: 'protocol',
-    what: 'three classes, removal, functions that come and go',
-    property: 'liveness',
-    expect: 'verified',
-    defines: ['LIVE', FLIPS],
+    deep: true,
   },
   {
     name: 'protocol',

@@ -6,10 +6,11 @@
  * resting (blocked: only a nudge or the safety net's pause leads on). It leaves by returning, when the plan says
  * `settled` and nothing was heard since the observation.
  */
-import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
+import { TerminatedFailure, WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
 import {
   allHandlersFinished,
   CancellationScope,
+  ChildWorkflowFailure,
   condition,
   continueAsNew,
   getExternalWorkflowHandle,
@@ -203,7 +204,11 @@ function ignoreGone(error: unknown): void {
   if (isCancellation(error)) throw error;
 }
 
-/** The child's cancellation that we asked for arrives wrapped in a ChildWorkflowFailure. */
+/**
+ * The child's cancellation that we asked for arrives wrapped in a ChildWorkflowFailure. One that was terminated (by a
+ * person, or by the server for its length) left its rows as they are: the next plan starts from them.
+ */
 function isExpected(error: unknown): boolean {
-  return error instanceof WishChanged || isCancellation(error);
+  const terminated = error instanceof ChildWorkflowFailure && error.cause instanceof TerminatedFailure;
+  return error instanceof WishChanged || isCancellation(error) || terminated;
 }

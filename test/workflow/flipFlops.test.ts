@@ -127,6 +127,15 @@ describe.concurrent('a wish that flips and flips back', () => {
     expect(w.calls.filter((c) => c.subject === 'orphan' && c.outcome === 'retired')).toHaveLength(1);
   });
 
+  it('goes on from the rows of a transition that was terminated', async () => {
+    await place('cut', null);
+    await w.pays('cut');
+    await reached('cut', 'handOff');
+    await env.client.workflow.getHandle(transitionWorkflowId('cut')).terminate('test');
+    await w.settled('cut');
+    await expectSettledOn('cut', 'dedicated');
+  });
+
   it('changeWish answers when the wish is stored, not when the move is done', async () => {
     await place('updated', null);
     const handle = await env.client.workflow.signalWithStart('workspace', {

@@ -24,6 +24,8 @@ const model = fileURLToPath(new URL('../proof/berth.pml', import.meta.url));
 const stop = new AbortController();
 for (const signal of ['SIGINT', 'SIGTERM'] as const)
   process.once(signal, () => stop.abort(new Error(`stopped by ${signal}`)));
+// Whoever reads the output may go away (a pipe to head).
+for (const stream of [process.stdout, process.stderr]) stream.on('error', (error) => stop.abort(error));
 // A proof is never urgent.
 setPriority(10);
 
@@ -57,7 +59,8 @@ try {
     // None is read again.
     await rm(join(folder, String(i)), { recursive: true, force: true });
   }
-} catch (error) {
+} catch (thrown) {
+  const error: unknown = stop.signal.aborted ? stop.signal.reason : thrown;
   process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`);
   process.exitCode = 1;
 } finally {

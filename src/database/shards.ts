@@ -8,7 +8,7 @@ import { arraysOf, configDigest } from './digest.ts';
 import { ON_CONFLICT_MAKE_LIVE } from './liveRoute.ts';
 import { clockNow, hasFunctions, type Rules, wantedClass } from './lock.ts';
 import { copyServedArrays, type ServedWorkspace } from './sides.ts';
-import { readServedConnections, readWishes } from './wishes.ts';
+import { readLiveConnections, readServedConnections, readWishes } from './wishes.ts';
 
 export type ShardRender =
   | {
@@ -41,8 +41,7 @@ export async function renderShard(database: Database, rules: Rules, shard: strin
       .execute();
     const stay = sides.filter((s) => s.state === 'joining' || s.state === 'serving');
     const ids = stay.map((s) => s.workspace_id);
-    const wishes = await readWishes(tx, ids);
-    const live = new Map(ids.map((id) => [id, wishes.get(id)?.connections ?? []]));
+    const live = await readLiveConnections(tx, ids);
     const unfinished = BigInt(row.rollout_seq) > BigInt(row.finished_seq);
     const due = stay.some(
       (s) =>

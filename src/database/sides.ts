@@ -9,7 +9,7 @@ import { type Database, inTransaction, type Tx } from './database.ts';
 import { arraysOf, configDigest } from './digest.ts';
 import { appendEvent } from './events.ts';
 import { clockNow, lockWorkspace, type Rules, type WishChanged } from './lock.ts';
-import { readServedConnections } from './wishes.ts';
+import { readLiveConnections, readServedConnections } from './wishes.ts';
 
 /** Neither going nor gone. */
 export const isActive = (side: { readonly state: string }) =>
@@ -44,7 +44,7 @@ export async function prepareOwnSide(
 ): Promise<OwnSideOutcome> {
   return inTransaction(database, async (tx) => {
     const deploymentId = ownDeploymentId(workspaceId);
-    const { sides, routes, wish, wanted, hasFunctions } = await lockWorkspace(tx, workspaceId, rules);
+    const { sides, routes, wanted, hasFunctions } = await lockWorkspace(tx, workspaceId, rules);
     const existing = sides.find((s) => s.deployment_id === deploymentId);
     if (existing?.state === 'leaving') {
       if (!routes.some((route) => route.deploymentId === deploymentId)) return { kind: 'leaving' };
@@ -79,7 +79,7 @@ export async function prepareOwnSide(
       kind: 'ready',
       deploymentId,
       class: ownClassOf(existing?.class ?? wanted),
-      live: wish?.connections ?? [],
+      live: (await readLiveConnections(tx, [workspaceId])).get(workspaceId) ?? [],
       served: { workspaceId, connections: served.get(workspaceId) ?? [] },
     };
   });

@@ -28,17 +28,10 @@ export async function readWishes(
     .select(['workspaceId', 'paymentStatus', 'forcedClass', 'deleted'])
     .where('workspaceId', 'in', ids)
     .execute();
-  const connections = await tx.q
-    .selectFrom('Connection')
-    .select(['workspaceId', 'connectionId', 'functions'])
-    .where('workspaceId', 'in', ids)
-    .where((eb) => eb.or([eb('deleted', '=', false), eb('deleted', 'is', null)]))
-    .orderBy('connectionId')
-    .execute();
-  const byWorkspace = Map.groupBy(connections, (row) => row.workspaceId);
+  const connections = await parsedLiveConnections(tx, ids);
   return new Map(
     workspaces.map((row) => {
-      const parsed = distinct(byWorkspace.get(row.workspaceId) ?? []).map(parseConnection);
+      const parsed = connections.get(row.workspaceId) ?? [];
       const forced = row.forcedClass === '' ? null : row.forcedClass;
       return [
         row.workspaceId,
@@ -54,6 +47,34 @@ export async function readWishes(
       ];
     }),
   );
+}
+
+/**
+ * Live connections as "Connection" tells them, also of a workspace whose row in "Workspace" is missing: that is no
+ * permission to take them off a route, since routers would then drop their events.
+ */
+export async function readLiveConnections(
+  tx: Tx,
+  workspaceIds: readonly string[],
+): Promise<ReadonlyMap<string, readonly ConnectionWish[]>> {
+  if (workspaceIds.length === 0) return new Map();
+  const parsed = await parsedLiveConnections(tx, workspaceIds);
+  return new Map(workspaceIds.map((id) => [id, (parsed.get(id) ?? []).map((c) => c.wish)]));
+}
+
+async function parsedLiveConnections(
+  tx: Tx,
+  workspaceIds: readonly string[],
+): Promise<ReadonlyMap<string, readonly ParsedConnection[]>> {
+  const rows = await tx.q
+    .selectFrom('Connection')
+    .select(['workspaceId', 'connectionId', 'functions'])
+    .where('workspaceId', 'in', [...workspaceIds])
+    .where((eb) => eb.or([eb('deleted', '=', false), eb('deleted', 'is', null)]))
+    .orderBy('connectionId')
+    .execute();
+  const grouped = Map.groupBy(rows, (row) => row.workspaceId);
+  return new Map([...grouped].map(([id, own]) => [id, distinct(own).map(parseConnection)]));
 }
 
 /**
@@ -120,10 +141,12 @@ function winsOver(row: ConnectionRow, other: ConnectionRow): boolean {
   return JSON.stringify(row.functions) < JSON.stringify(other.functions);
 }
 
-function parseConnection(row: ConnectionRow): {
-  wish: ConnectionWish;
-  malformed: boolean;
-} {
+interface ParsedConnection {
+  readonly wish: ConnectionWish;
+  readonly malformed: boolean;
+}
+
+function parseConnection(row: ConnectionRow): ParsedConnection {
   const functions = parseFunctions(row.functions);
   if (functions !== null) return { wish: { connectionId: row.connectionId, functions }, malformed: false };
   const text = JSON.stringify(

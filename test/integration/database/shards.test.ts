@@ -104,6 +104,17 @@ describe('renderShard', () => {
     expect(await world.routes('a')).toEqual([]);
     expect((await renderShard(test.database, rules, 'free-0')).kind).toBe('settled');
   });
+
+  it('keeps the connections of a route whose wish is missing, so that no router drops their events', async () => {
+    await join('a');
+    await join('b');
+    await rollOut();
+    await test.admin.query(`delete from "Workspace" where "workspaceId" = 'a'`);
+    expect((await renderShard(test.database, rules, 'free-0')).kind).toBe('settled');
+    await world.connection('b', 'b/new', on);
+    await rollOut();
+    expect(await world.routes('a')).toMatchObject([{ connections: ['a/c'], deleted: false }]);
+  });
 });
 
 describe('finishShard', () => {

@@ -54,7 +54,12 @@ describe('prepareOwnSide', () => {
     await world.side('w', own, { class: 'premium' });
     expect(await world.twice('w', prepare)).toMatchObject({ kind: 'ready', class: 'premium' });
     await test.admin.query('delete from "Workspace"');
-    expect(await prepare()).toMatchObject({ kind: 'ready', class: 'premium' });
+    expect(await prepare()).toMatchObject({
+      kind: 'ready',
+      class: 'premium',
+      // A route to it goes on naming them, or routers would drop their events.
+      live: [{ connectionId: 'w/c', functions: on }],
+    });
   });
 
   it('leaves a side that is on its way out alone', async () => {

@@ -9,6 +9,8 @@ export interface Messenger {
   nudgeShard(shardId: string): Promise<void>;
   /** Starts or signals `workspace/<workspaceId>`. */
   nudgeWorkspace(workspaceId: string): Promise<void>;
+  /** Starts `workspace/<workspaceId>` unless it runs; true when it was started now. A running one hears nothing. */
+  startWorkspace(workspaceId: string): Promise<boolean>;
   /**
    * Signals the running workflows of these workspaces that a shard's rollout is finished. One that does not run is no
    * error; one that cannot be reached looks again by itself.

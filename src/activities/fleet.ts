@@ -14,7 +14,10 @@ export interface FleetPage {
   readonly kind: 'page';
   readonly after: string | null;
   readonly seen: number;
+  /** Started now. */
   readonly nudged: number;
+  /** Out of line, and its workflow runs already. */
+  readonly running: number;
   /** Out of line, but over the cap of this pass, or not reachable: the next pass looks again. */
   readonly left: number;
   readonly blocked: number;
@@ -22,12 +25,13 @@ export interface FleetPage {
 
 export function createFleetActivities({ database, rules, messenger, limits }: ActivityDeps) {
   return {
-    /** `budget`: how many workspaces this page may still nudge. */
-    sweepWorkspaces: (input: { after: string | null; budget: number }) =>
+    /** `budget`: how many workspaces this page may still start. `remind`: running ones are told to look again. */
+    sweepWorkspaces: (input: { after: string | null; budget: number; remind: boolean }) =>
       bounded(async (): Promise<FleetPage> => {
         const ids = await listWorkspaceIds(database, input.after, limits.fleetPageSize);
         let nudged = 0;
         let left = 0;
+        let running = 0;
         let blocked = 0;
         for (const observed of await observeMany(database, ids, rules.paidStatuses)) {
           const move = planMove(observed);
@@ -35,15 +39,19 @@ export function createFleetActivities({ database, rules, messenger, limits }: Ac
           if (move.kind === 'blocked') {
             blocked++;
             log.warn('workspace is blocked', { workspaceId: observed.workspaceId, why: move.why });
-            continue;
           }
           if (nudged >= input.budget) {
             left++;
             continue;
           }
           try {
-            await messenger.nudgeWorkspace(observed.workspaceId);
-            nudged++;
+            // Those that run already cost nothing of the budget: stuck ones must not hide the others for ever. A blocked
+            // one is started too, so that it shows why.
+            if (await messenger.startWorkspace(observed.workspaceId)) nudged++;
+            else {
+              running++;
+              if (input.remind) await messenger.nudgeWorkspace(observed.workspaceId);
+            }
           } catch (error) {
             left++;
             log.warn('workspace could not be nudged', { workspaceId: observed.workspaceId, error });
@@ -51,7 +59,7 @@ export function createFleetActivities({ database, rules, messenger, limits }: Ac
           Context.current().heartbeat({ nudged });
         }
         const after = ids.length < limits.fleetPageSize ? null : (ids.at(-1) ?? null);
-        return { kind: 'page', after, seen: ids.length, nudged, left, blocked };
+        return { kind: 'page', after, seen: ids.length, nudged, running, left, blocked };
       }),
 
     /** Shards with a rollout that was never finished, or members that wait for one. */

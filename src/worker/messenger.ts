@@ -1,5 +1,5 @@
 /** Sends "look again" to workflows, for activities. It carries no state, so a lost or doubled message harms nothing. */
-import { type Client, WorkflowNotFoundError } from '@temporalio/client';
+import { type Client, WorkflowExecutionAlreadyStartedError, WorkflowNotFoundError } from '@temporalio/client';
 import type { Messenger } from '../activities/deps.ts';
 import { grpcErrorOf } from '../client/grpc.ts';
 import { OperatorError } from '../errors.ts';
@@ -17,6 +17,13 @@ import {
 const PARALLEL = 20;
 
 export function createMessenger(client: Client, taskQueue: string, timing: Timing): Messenger {
+  const startOptions = (workspaceId: string) => ({
+    workflowId: workspaceWorkflowId(workspaceId),
+    taskQueue,
+    args: [{ workspaceId }],
+    staticSummary: `moves of ${workspaceId}`,
+    typedSearchAttributes: [{ key: ATTRIBUTES.workspace, value: workspaceId }],
+  });
   return {
     nudgeShard: (shardId) =>
       reached(`shard ${shardId}`, async () => {
@@ -33,14 +40,21 @@ export function createMessenger(client: Client, taskQueue: string, timing: Timin
     nudgeWorkspace: (workspaceId) =>
       reached(`workspace ${workspaceId}`, async () => {
         await client.workflow.signalWithStart('workspace', {
-          workflowId: workspaceWorkflowId(workspaceId),
-          taskQueue,
-          args: [{ workspaceId }],
+          ...startOptions(workspaceId),
           signal: nudged,
           signalArgs: [],
-          staticSummary: `moves of ${workspaceId}`,
-          typedSearchAttributes: [{ key: ATTRIBUTES.workspace, value: workspaceId }],
         });
+      }),
+
+    startWorkspace: (workspaceId) =>
+      reached(`workspace ${workspaceId}`, async () => {
+        try {
+          await client.workflow.start('workspace', startOptions(workspaceId));
+          return true;
+        } catch (error) {
+          if (error instanceof WorkflowExecutionAlreadyStartedError) return false;
+          throw error;
+        }
       }),
 
     async shardRolled(workspaceIds) {
@@ -61,9 +75,9 @@ async function signalIfRunning(client: Client, workflowId: string): Promise<void
   }
 }
 
-async function reached(what: string, send: () => Promise<void>): Promise<void> {
+async function reached<T>(what: string, send: () => Promise<T>): Promise<T> {
   try {
-    await send();
+    return await send();
   } catch (error) {
     const grpc = grpcErrorOf(error);
     if (grpc === undefined) throw error;

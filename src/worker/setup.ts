@@ -64,7 +64,7 @@ async function fleetSchedule(client: Client, config: Config) {
   const action = {
     type: 'startWorkflow' as const,
     workflowType: 'fleet',
-    args: [{ maxNudges: config.limits.fleetMaxNudges }],
+    args: [{ maxNudges: config.limits.fleetMaxNudges, everyMs: config.fleetEveryMs }],
     taskQueue: config.taskQueue,
     // A pass that hangs must not keep the schedule from ever running again.
     workflowExecutionTimeout: '1 h' as const,

@@ -352,19 +352,32 @@ export class WorkflowWorld {
         await this.#messenger().shardRolled(finish.changed);
         return { kind: 'finished' as const, recorded: finish.recorded, changed: finish.changed.length };
       }),
-      sweepWorkspaces: this.#step('sweepWorkspaces', async (i: { after: string | null; budget: number }) => {
-        let nudged = 0;
-        let left = 0;
-        for (const id of world.workspaces.keys()) {
-          if (planMove(world.observe(id)).kind === 'settled') continue;
-          if (nudged >= i.budget) left++;
-          else {
-            await this.nudge(id);
-            nudged++;
+      sweepWorkspaces: this.#step(
+        'sweepWorkspaces',
+        async (i: Parameters<Activities['sweepWorkspaces']>[0]) => {
+          let nudged = 0;
+          let running = 0;
+          let left = 0;
+          for (const id of world.workspaces.keys()) {
+            if (planMove(world.observe(id)).kind === 'settled') continue;
+            if (nudged >= i.budget) left++;
+            else if (await this.#messenger().startWorkspace(id)) nudged++;
+            else {
+              running++;
+              if (i.remind) await this.nudge(id);
+            }
           }
-        }
-        return { kind: 'page' as const, after: null, seen: world.workspaces.size, nudged, left, blocked: 0 };
-      }),
+          return {
+            kind: 'page' as const,
+            after: null,
+            seen: world.workspaces.size,
+            nudged,
+            running,
+            left,
+            blocked: 0,
+          };
+        },
+      ),
       sweepShards: async () => {
         await this.sync();
         const due = world.shardsDue();

@@ -173,7 +173,7 @@ describe('fleet', () => {
     env.client.workflow.execute('fleet', {
       taskQueue: TASK_QUEUE,
       workflowId: `fleet-${maxNudges}-${w.world.nowMs}`,
-      args: [{ maxNudges }],
+      args: [{ maxNudges, everyMs: MINUTE }],
     });
 
   it('starts what is out of line and leaves what is settled alone', async () => {

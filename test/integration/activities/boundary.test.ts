@@ -46,7 +46,7 @@ describe('the database is away', () => {
       deleteOwn: { ...own, transition: 'upgrade' },
       rollShard: shard,
       finishShard: { ...shard, seq: 1, template: 't' },
-      sweepWorkspaces: { after: null, budget: 1 },
+      sweepWorkspaces: { after: null, budget: 1, remind: false },
       sweepShards: undefined,
     };
     try {
@@ -109,12 +109,14 @@ describe('the fleet pass', () => {
         emptyConnections: [`${id}/c`],
       });
     act.unreachable.add('workspace c');
-    const sweep = (after: string | null, budget: number) => act.run('sweepWorkspaces', { after, budget });
+    const sweep = (after: string | null, budget: number, remind = false) =>
+      act.run('sweepWorkspaces', { after, budget, remind });
     expect(await sweep(null, 10)).toEqual({
       kind: 'page',
       after: 'c',
       seen: 3,
-      nudged: 0,
+      nudged: 1,
+      running: 0,
       left: 1,
       blocked: 1,
     });
@@ -123,6 +125,7 @@ describe('the fleet pass', () => {
       after: 'f',
       seen: 3,
       nudged: 2,
+      running: 0,
       left: 1,
       blocked: 0,
     });
@@ -131,12 +134,18 @@ describe('the fleet pass', () => {
       after: null,
       seen: 1,
       nudged: 0,
+      running: 0,
       left: 0,
       blocked: 0,
     });
-    expect(act.told).toEqual(['workspace d', 'workspace e']);
-    await sweep('c', 2);
-    expect(act.told).toEqual(['workspace d', 'workspace e', 'workspace d', 'workspace e']);
+    expect(act.told).toEqual(['workspace b', 'workspace d', 'workspace e']);
+
+    // Those that run use nothing of the budget up, and are told to look again only when asked to.
+    for (const id of ['d', 'e']) act.running.add(id);
+    expect(await sweep('c', 1)).toMatchObject({ nudged: 1, running: 2, left: 0 });
+    expect(act.told.slice(3)).toEqual(['workspace d', 'workspace e', 'workspace f']);
+    await sweep('c', 1, true);
+    expect(act.told.slice(6)).toEqual(['workspace d', 'remind d', 'workspace e', 'remind e', 'workspace f']);
   });
 
   it('tells every shard that is due, past those it cannot reach', async () => {

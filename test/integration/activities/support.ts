@@ -59,6 +59,8 @@ export interface ActivityWorld {
   readonly told: string[];
   /** Messages to these are refused. */
   readonly unreachable: Set<string>;
+  /** Workspaces whose workflow runs already. */
+  readonly running: Set<string>;
   readonly deps: ActivityDeps;
   /** Runs one attempt of an activity. */
   run<N extends ActivityName>(name: N, input: Input<N>): Promise<Output<N>>;
@@ -83,6 +85,7 @@ export function useActivities(test: TestDatabase): ActivityWorld {
     cluster = await createLocalCluster({ template, timing });
     world.told.length = 0;
     world.unreachable.clear();
+    world.running.clear();
     const tell = async (message: string) => {
       if (world.unreachable.has(message)) throw new Error(`${message} is not reachable`);
       world.told.push(message);
@@ -93,7 +96,11 @@ export function useActivities(test: TestDatabase): ActivityWorld {
       rules: { timing, paidStatuses: DEFAULT_PAID_STATUSES },
       messenger: {
         nudgeShard: (id) => tell(`shard ${id}`),
-        nudgeWorkspace: (id) => tell(`workspace ${id}`),
+        nudgeWorkspace: (id) => tell(`remind ${id}`),
+        startWorkspace: async (id) => {
+          await tell(`workspace ${id}`);
+          return !world.running.has(id);
+        },
         shardRolled: async (ids) => {
           for (const id of ids) await tell(`rolled ${id}`);
         },
@@ -118,6 +125,7 @@ export function useActivities(test: TestDatabase): ActivityWorld {
     },
     told: [],
     unreachable: new Set(),
+    running: new Set(),
     run: <N extends ActivityName>(name: N, input: Input<N>): Promise<Output<N>> =>
       world.start(name, input).done,
     start<N extends ActivityName>(name: N, input: Input<N>) {

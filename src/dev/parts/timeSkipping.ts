@@ -4,6 +4,7 @@
  */
 import { mkdir, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { ConnectionPlugin } from '@temporalio/client';
 import type { TestWorkflowEnvironment } from '@temporalio/testing';
 import { type Environment, inheritedEnvironment } from '../../env.ts';
 import { findOnPath, type Recipe, resolveBinary, temporalDownload, toolsFolder } from './binaries.ts';
@@ -13,6 +14,19 @@ import { guard, quote } from './watchdog.ts';
 
 /** The version in tools/test-server/pom.xml. */
 const version = '1.31.0';
+
+/**
+ * Assumes: the test server ends connections that are pinged more often than once in five minutes (gRPC-Java's default,
+ * https://grpc.io/docs/guides/keepalive/), and the client pings every 30 s. A call that unlocks the clock and is cut
+ * that way leaves the clock as it was, for ever.
+ */
+const seldomPings: ConnectionPlugin = {
+  name: 'seldom-pings',
+  configureConnection: (options) => ({
+    ...options,
+    channelArgs: { ...options.channelArgs, 'grpc.keepalive_time_ms': 10 * 60_000 },
+  }),
+};
 
 /**
  * Starts a test server of its own. Its `teardown` ends the server, may be called twice, and leaves nothing. Rejects
@@ -39,6 +53,7 @@ export async function startTimeSkipping(options: {
     });
     const environment = await TestWorkflowEnvironment.createTimeSkipping({
       server: { executable: { type: 'existing-path', path: script } },
+      plugins: [seldomPings],
     });
     const teardown = environment.teardown.bind(environment);
     let done: Promise<void> | undefined;

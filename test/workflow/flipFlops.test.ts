@@ -10,6 +10,7 @@ import { readEnvironment } from '../../src/env.ts';
 import { ownDeploymentId } from '../../src/plan/names.ts';
 import { checkTiming, DEFAULT_TIMING, scaleTiming } from '../../src/plan/timing.ts';
 import {
+  changeWish,
   SEARCH_ATTRIBUTES,
   transitionWorkflowId,
   workspaceWorkflowId,
@@ -150,6 +151,36 @@ describe.concurrent('a wish that flips and flips back', () => {
     expect(w.world.route('updated', 'dedicated')).toBeUndefined();
     await w.settled('updated');
     await expectSettledOn('updated', 'dedicated');
+  });
+
+  it('records wishes in the order they came, also when the first has to be tried again', async () => {
+    await place('ordered', null);
+    // Blocked, so that the workflow is there for both.
+    await w.change('ordered', (world) => world.wish('ordered', { forcedClass: 'gold' }));
+    const blocked = async () => (await w.description(workspaceWorkflowId('ordered'))).blocked !== null;
+    await w.until('blocked', blocked, 20);
+    let failed = false;
+    w.override = (activity, subject) => {
+      if (activity !== 'recordWish' || subject !== 'ordered' || failed) return undefined;
+      failed = true;
+      throw new Error('the database is away');
+    };
+    try {
+      const handle = env.client.workflow.getHandle(workspaceWorkflowId('ordered'));
+      for (const paymentStatus of ['active', 'canceled'])
+        await handle.startUpdate(changeWish, { args: [{ paymentStatus }], waitForStage: 'ACCEPTED' });
+      const recorded = () =>
+        w.calls.filter(
+          (c) => c.activity === 'recordWish' && c.subject === 'ordered' && c.outcome === 'recorded',
+        );
+      await w.until('both are recorded', () => recorded().length === 2, 20);
+    } finally {
+      w.override = () => undefined;
+    }
+    expect(failed).toBe(true);
+    expect(w.world.workspaces.get('ordered')).toMatchObject({ paymentStatus: 'canceled' });
+    await w.change('ordered', (world) => world.wish('ordered', { forcedClass: null }));
+    await w.settled('ordered');
   });
 });
 

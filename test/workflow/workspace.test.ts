@@ -1,7 +1,7 @@
 import type { TestWorkflowEnvironment } from '@temporalio/testing';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { ownDeploymentId } from '../../src/plan/names.ts';
-import { changeWish, workspaceWorkflowId } from '../../src/workflows/messages.ts';
+import { workspaceWorkflowId } from '../../src/workflows/messages.ts';
 import { startServer, TASK_QUEUE, WorkflowWorld } from '../support/workflowWorld.ts';
 
 const MINUTE = 60_000;
@@ -94,25 +94,6 @@ describe('workspace', () => {
     await w.nudge(W);
     await w.settled(W);
     expect(w.world.liveRows(W)).toMatchObject([{ class: 'dedicated' }]);
-  });
-
-  it('records wishes in the order they came, also when the first has to be tried again', async () => {
-    await w.place(W);
-    // Blocked, so that the workflow is there for both.
-    await w.change(W, (world) => world.wish(W, { forcedClass: 'gold' }));
-    await w.until('blocked', async () => (await w.description(workspaceWorkflowId(W))).blocked !== null);
-    let failed = false;
-    w.override = (activity) => {
-      if (activity !== 'recordWish' || failed) return undefined;
-      failed = true;
-      throw new Error('the database is away');
-    };
-    const handle = env.client.workflow.getHandle(workspaceWorkflowId(W));
-    for (const paymentStatus of ['active', 'canceled'])
-      await handle.startUpdate(changeWish, { args: [{ paymentStatus }], waitForStage: 'ACCEPTED' });
-    await w.until('both are recorded', () => w.calls.filter((c) => c.outcome === 'recorded').length === 2);
-    expect(failed).toBe(true);
-    expect(w.world.workspaces.get(W)).toMatchObject({ paymentStatus: 'canceled' });
   });
 
   it('drains, retires and lets go of a deleted workspace, in that order', async () => {

@@ -16,7 +16,7 @@ import {
 import { nudged, type ShardInput } from './messages.ts';
 import { awaitShardRollout, finishShard, type RolloutOutcome, rollShard } from './proxies.ts';
 import { Stage } from './stage.ts';
-import { pauseAfter, unblocked, waitFor } from './steps.ts';
+import { pauseAfter, unblocked, unblockedUnless, waitFor } from './steps.ts';
 
 export interface ShardPace {
   /** How long changes are gathered before a rollout. */
@@ -33,10 +33,20 @@ export async function shard({ shardId, pace }: ShardInput & { readonly pace: Sha
   });
 
   for (let tries = 0; ; ) {
+    // Before every rollout, also while none can begin: a config nobody mends for weeks must not outgrow a history.
+    if (workflowInfo().continueAsNewSuggested) {
+      await condition(allHandlersFinished);
+      return continueAsNew<typeof shard>({ shardId, pace });
+    }
     if (pace.gatherMs > 0) await waitFor(stage, pace.gatherMs, 'gathering changes');
     heard.nudge = false;
     stage.enter('roll');
-    const rolled = await unblocked(stage, () => rollShard({ shardId }));
+    const rolled = await unblockedUnless(
+      stage,
+      () => heard.nudge,
+      () => rollShard({ shardId }),
+    );
+    if (rolled === null) continue;
     if (rolled.kind === 'settled') {
       if (heard.nudge) continue;
       stage.enter('settled');
@@ -61,10 +71,6 @@ export async function shard({ shardId, pace }: ShardInput & { readonly pace: Sha
       }
     } else if (!heard.nudge) {
       await waitFor(stage, pauseAfter(tries++), 'rolling out again');
-    }
-    if (workflowInfo().continueAsNewSuggested) {
-      await condition(allHandlersFinished);
-      return continueAsNew<typeof shard>({ shardId, pace });
     }
   }
 }

@@ -40,6 +40,17 @@ export const pauseAfter = (tries: number) => Math.min(MAX_PAUSE_MS, MIN_PAUSE_MS
 
 /** Calls until the outcome is not `blocked`; shows the code and the reason meanwhile, and asks again with growing pauses. */
 export async function unblocked<T>(stage: Stage, call: () => Promise<T>): Promise<Exclude<T, Blocked>> {
+  const outcome = await unblockedUnless(stage, () => false, call);
+  if (outcome === null) throw new Error('a wait for nothing was interrupted');
+  return outcome;
+}
+
+/** The same, but null as soon as `heard` holds while it is blocked: what was heard may be the remedy. */
+export async function unblockedUnless<T>(
+  stage: Stage,
+  heard: () => boolean,
+  call: () => Promise<T>,
+): Promise<Exclude<T, Blocked> | null> {
   for (let tries = 0; ; tries++) {
     const outcome = await call();
     if (!isBlocked(outcome)) {
@@ -47,7 +58,10 @@ export async function unblocked<T>(stage: Stage, call: () => Promise<T>): Promis
       return outcome as Exclude<T, Blocked>;
     }
     stage.block(outcome.code, outcome.why);
-    await sleep(pauseAfter(tries), { summary: `blocked: ${outcome.code}` });
+    if (await condition(heard, pauseAfter(tries), { summary: `blocked: ${outcome.code}` })) {
+      stage.unblock();
+      return null;
+    }
   }
 }
 
@@ -105,7 +119,9 @@ export async function rollOutOwn(context: MoveContext, cls: OwnClass | null): Pr
       heard = ears.edits;
       await nudgeShards({ workspaceId });
     }
-    const applied = await unblocked(stage, () => applyOwn({ workspaceId, class: cls }));
+    const edited = () => ears.edits !== heard;
+    const applied = await unblockedUnless(stage, edited, () => applyOwn({ workspaceId, class: cls }));
+    if (applied === null) continue;
     if (applied.kind === 'wishChanged') throw new WishChanged(applied.why);
     if (applied.kind === 'leaving') throw new WishChanged('the own deployment is on its way out');
     if (applied.kind === 'terminating') {

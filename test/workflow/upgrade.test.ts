@@ -145,6 +145,23 @@ describe('upgrade', () => {
     await w.settled(W);
   });
 
+  it('hears the remedy of a config that cannot be applied at once, however long it was blocked', async () => {
+    let tooLarge = true;
+    w.override = (activity) =>
+      activity === 'applyOwn' && tooLarge
+        ? { kind: 'blocked', code: 'config-too-large', why: 'c1 is too large' }
+        : undefined;
+    await w.pays(W);
+    await w.until('blocked', () => w.calls.some((c) => c.outcome === 'blocked'));
+    await w.pass(60 * MINUTE);
+    tooLarge = false;
+    const mendedAt = w.world.nowMs;
+    await w.change(W, (world) => world.connect(W, 'c1', 'v2'));
+    await w.until('applied', () => w.calls.some((c) => c.activity === 'applyOwn' && c.outcome === 'applied'));
+    expect(w.world.nowMs - mendedAt).toBeLessThan(30_000);
+    await w.settled(W);
+  });
+
   it('J2: dedicated to premium keeps the deployment and swaps the routes in one commit', async () => {
     await w.pays(W);
     await w.settled(W);

@@ -73,6 +73,9 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
         last = whyOf(status);
         const astray = status.kind === 'rolling' && seen.templateDigest !== template;
         strayedAt = astray ? (strayedAt ?? performance.now()) : null;
+        // What fails was applied for a worker that is gone; this one's config (an image, resources) may be the remedy.
+        if (status.kind === 'failing' && context.info.attempt > 1)
+          return { kind: 'applyAgain', why: `another worker took over, and it fails: ${status.why}` };
         const news = newsOf(status, known);
         if (news !== null) return news;
       }

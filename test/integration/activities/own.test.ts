@@ -85,6 +85,17 @@ describe('an upgrade', () => {
     expectKind(await act.run('handOff', upgrade), 'handedOff');
   });
 
+  it('T13: is applied again by a worker that takes a failing rollout over, whose config may be the remedy', async () => {
+    await wish('premium');
+    const { template } = expectKind(
+      await act.run('applyOwn', { workspaceId: 'w', class: 'premium' }),
+      'applied',
+    );
+    expectKind(await act.run('awaitOwnRollout', wait(template)), 'failing');
+    const takenOver = act.start('awaitOwnRollout', wait(template, 'CrashLoopBackOff'), 2);
+    expectKind(await takenOver.done, 'applyAgain');
+  });
+
   it('stops waiting at once when it is cancelled, and records nothing', async () => {
     await wish('premium');
     const { template } = expectKind(

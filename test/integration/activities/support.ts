@@ -64,10 +64,11 @@ export interface ActivityWorld {
   readonly deps: ActivityDeps;
   /** Runs one attempt of an activity. */
   run<N extends ActivityName>(name: N, input: Input<N>): Promise<Output<N>>;
-  /** Starts one attempt that can be cancelled. */
+  /** Starts one attempt, the first unless told otherwise, that can be cancelled. */
   start<N extends ActivityName>(
     name: N,
     input: Input<N>,
+    attempt?: number,
   ): { readonly done: Promise<Output<N>>; readonly beats: unknown[]; cancel(): void };
   /** Runs an activity twice; both answers are equal. */
   twice<N extends ActivityName>(name: N, input: Input<N>): Promise<Output<N>>;
@@ -128,8 +129,8 @@ export function useActivities(test: TestDatabase): ActivityWorld {
     running: new Set(),
     run: <N extends ActivityName>(name: N, input: Input<N>): Promise<Output<N>> =>
       world.start(name, input).done,
-    start<N extends ActivityName>(name: N, input: Input<N>) {
-      const environment = new MockActivityEnvironment(undefined, { logger: quiet });
+    start<N extends ActivityName>(name: N, input: Input<N>, attempt = 1) {
+      const environment = new MockActivityEnvironment({ attempt }, { logger: quiet });
       const beats: unknown[] = [];
       environment.on('heartbeat', (details: unknown) => beats.push(details));
       const activity = started(activities)[name] as unknown as (input: Input<N>) => Promise<Output<N>>;

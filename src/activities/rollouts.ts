@@ -12,9 +12,11 @@ import {
   mayDelete,
   prepareOwnSide,
   recordRendered,
+  type ServedWorkspace,
 } from '../database/sides.ts';
-import { assertNever, type Blocked } from '../errors.ts';
-import type { OwnClass } from '../plan/model.ts';
+import { failingFunction } from '../database/wishes.ts';
+import { assertNever, type Blocked, OperatorError } from '../errors.ts';
+import type { ConnectionWish, OwnClass } from '../plan/model.ts';
 import { type RolloutStatus, rolloutStatus } from '../plan/rollout.ts';
 import { bounded } from './boundary.ts';
 import type { ActivityDeps } from './deps.ts';
@@ -38,22 +40,27 @@ export type AppliedOutcome =
   | { readonly kind: 'wishChanged'; readonly why: string }
   | Blocked;
 
-/** How a wait for a rollout ended. `known`: the reason the caller has already shown, so that it returns on news only. */
+/** What the caller of a watch has shown already, so that it returns on news only. */
+export interface Told {
+  /** Reason of the failure that is shown; null: none. */
+  readonly known: string | null;
+  /** What is shown of a rollout that is merely not finished. */
+  readonly shown?: string | null;
+  /** How long another such reason must stand before it is news; absent: it is none. */
+  readonly patienceMs?: number;
+}
+
+/** How a wait for a rollout ended. */
 export type RolloutOutcome =
   | { readonly kind: 'rolledOut' }
   | { readonly kind: 'failing'; readonly reason: string; readonly why: string }
-  | { readonly kind: 'recovering'; readonly why: string }
   /** The objects are not what was applied (edited, deleted): apply again. */
   | { readonly kind: 'applyAgain'; readonly why: string }
   | { readonly kind: 'stillRolling'; readonly why: string };
 
 export function createRolloutActivities({ database, cluster, rules, messenger }: ActivityDeps) {
   /** Watches until the rollout is proven or there is news; heartbeats; stops at once when cancelled. */
-  async function watchRollout(
-    deploymentId: string,
-    template: string,
-    known: string | null,
-  ): Promise<RolloutOutcome> {
+  async function watchRollout(deploymentId: string, template: string, told: Told): Promise<RolloutOutcome> {
     const context = Context.current();
     const stop = new AbortController();
     const onCancel = () => stop.abort();
@@ -67,6 +74,16 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       if (strayed()) stop.abort();
     }, BEAT_MS);
     const enough = setTimeout(onCancel, WATCH_FOR_MS);
+    let standing: { readonly why: string; readonly timer: NodeJS.Timeout } | null = null;
+    /** A reason the caller has not shown yet, and which stands for a while, is news too. */
+    const stands = (why: string | null) => {
+      if (why === standing?.why) return;
+      clearTimeout(standing?.timer);
+      standing =
+        why === null || why === told.shown || told.patienceMs === undefined
+          ? null
+          : { why, timer: setTimeout(onCancel, told.patienceMs) };
+    };
     try {
       for await (const seen of cluster.watch(deploymentId, stop.signal)) {
         const status = rolloutStatus(seen, template);
@@ -76,12 +93,14 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
         // What fails was applied for a worker that is gone; this one's config (an image, resources) may be the remedy.
         if (status.kind === 'failing' && context.info.attempt > 1)
           return { kind: 'applyAgain', why: `another worker took over, and it fails: ${status.why}` };
-        const news = newsOf(status, known);
+        stands(status.kind === 'rolling' || status.kind === 'unknown' ? status.why : null);
+        const news = newsOf(status, told.known);
         if (news !== null) return news;
       }
     } finally {
       clearInterval(beat);
       clearTimeout(enough);
+      stands(null);
       context.cancellationSignal.removeEventListener('abort', onCancel);
       stop.abort();
     }
@@ -127,14 +146,15 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
     },
 
     /** Waits for the full rollout, then records that the workspace is served by it. */
-    async awaitOwnRollout(input: {
-      workspaceId: string;
-      deploymentId: string;
-      template: string;
-      known: string | null;
-    }): Promise<RolloutOutcome | Blocked> {
+    async awaitOwnRollout(
+      input: {
+        workspaceId: string;
+        deploymentId: string;
+        template: string;
+      } & Told,
+    ): Promise<RolloutOutcome | Blocked> {
       return bounded(async (): Promise<RolloutOutcome> => {
-        const outcome = await watchRollout(input.deploymentId, input.template, input.known);
+        const outcome = await watchRollout(input.deploymentId, input.template, input);
         if (outcome.kind !== 'rolledOut') return outcome;
         return beating('rolled out: recording it', async () => {
           const served = await markOwnServed(database, input.workspaceId, input.deploymentId, input.template);
@@ -188,7 +208,7 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       return bounded(async () => {
         const render = await renderShard(database, rules, input.shardId);
         if (render.kind === 'settled') return { kind: 'settled' as const };
-        const config = buildParts(input.shardId, render.served);
+        const config = buildSetAside(input.shardId, render.served);
         const outcome = outcomeOfApply(
           await cluster.apply({
             deploymentId: input.shardId,
@@ -211,12 +231,13 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       });
     },
 
-    async awaitShardRollout(input: {
-      shardId: string;
-      template: string;
-      known: string | null;
-    }): Promise<RolloutOutcome | Blocked> {
-      return bounded(() => watchRollout(input.shardId, input.template, input.known));
+    async awaitShardRollout(
+      input: {
+        shardId: string;
+        template: string;
+      } & Told,
+    ): Promise<RolloutOutcome | Blocked> {
+      return bounded(() => watchRollout(input.shardId, input.template, input));
     },
 
     /** Records the finished rollout in bulk, then tells the workspaces that may wait for it. */
@@ -246,6 +267,48 @@ async function beating<T>(what: string, work: () => Promise<T>): Promise<T> {
   } finally {
     clearInterval(beat);
   }
+}
+
+/**
+ * Builds a shard's config; a connection that no part can hold is set aside, so that one member never holds up the
+ * others: its events are answered with an error that says so.
+ */
+function buildSetAside(shardId: string, members: readonly ServedWorkspace[]) {
+  for (let served = members; ; ) {
+    try {
+      return buildParts(shardId, served);
+    } catch (error) {
+      if (!(error instanceof OperatorError) || error.code !== 'config-too-large') throw error;
+      const { workspaceId, connectionId } = error.details;
+      const without = served.map((member) =>
+        member.workspaceId === workspaceId
+          ? {
+              ...member,
+              connections: member.connections.map((c) => setAside(c, connectionId, error.message)),
+            }
+          : member,
+      );
+      // What is not one connection's fault cannot be set aside; nor can the same one twice.
+      const changed = without.some((member, i) =>
+        member.connections.some((c, j) => c !== served[i]?.connections[j]),
+      );
+      if (!changed) throw error;
+      log.warn('a connection is set aside: its functions are too large', {
+        shardId,
+        workspaceId,
+        connectionId,
+      });
+      served = without;
+    }
+  }
+}
+
+const SET_ASIDE = 'set-aside';
+
+function setAside(connection: ConnectionWish, connectionId: unknown, why: string): ConnectionWish {
+  if (connection.connectionId !== connectionId || connection.functions[0]?.id === SET_ASIDE)
+    return connection;
+  return { ...connection, functions: [failingFunction(SET_ASIDE, why)] };
 }
 
 function outcomeOfApply(

@@ -149,12 +149,9 @@ interface ParsedConnection {
 function parseConnection(row: ConnectionRow): ParsedConnection {
   const functions = parseFunctions(row.functions);
   if (functions !== null) return { wish: { connectionId: row.connectionId, functions }, malformed: false };
-  const text = JSON.stringify(
-    `functions of connection ${row.connectionId} are malformed: "Connection"."functions" must be an array of {id, code}`,
-  );
-  const code = `export default function () { throw new Error(${text}); }`;
+  const why = `functions of connection ${row.connectionId} are malformed: "Connection"."functions" must be an array of {id, code}`;
   return {
-    wish: { connectionId: row.connectionId, functions: [{ id: 'malformed', code }] },
+    wish: { connectionId: row.connectionId, functions: [failingFunction('malformed', why)] },
     malformed: true,
   };
 }
@@ -214,4 +211,9 @@ export async function recordWish(
          or (${set('deleted')} and w."deleted" is distinct from excluded."deleted")`.execute(tx.q);
     return { kind: (result.numAffectedRows ?? 0n) > 0n ? 'recorded' : 'unchanged' };
   });
+}
+
+/** Stands in for functions that cannot be served: each event of the connection is answered with an error that says why. */
+export function failingFunction(id: string, why: string): FunctionCode {
+  return { id, code: `export default function () { throw new Error(${JSON.stringify(why)}); }` };
 }

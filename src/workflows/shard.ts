@@ -16,7 +16,7 @@ import {
 import { nudged, type ShardInput } from './messages.ts';
 import { awaitShardRollout, finishShard, type RolloutOutcome, rollShard } from './proxies.ts';
 import { Stage } from './stage.ts';
-import { pauseAfter, unblocked, unblockedUnless, waitFor } from './steps.ts';
+import { pauseAfter, ShownRollout, unblocked, unblockedUnless, waitFor } from './steps.ts';
 
 export interface ShardPace {
   /** How long changes are gathered before a rollout. */
@@ -85,16 +85,15 @@ async function untilRolledOut(
   shardId: string,
   template: string,
 ): Promise<'rolledOut' | 'rollAgain'> {
-  stage.wait(`rollout of ${shardId}`, null);
-  let known: string | null = null;
+  const shown = new ShownRollout(stage, shardId);
   for (;;) {
     const scope = new CancellationScope();
-    const failing: boolean = known !== null;
-    const shown: string | null = known;
+    const { told } = shown;
+    const failing: boolean = told.known !== null;
     const hearing: Promise<null> = scope.run(() => condition(() => failing && heard.nudge)).then(() => null);
     hearing.catch(() => undefined);
     const watching: Promise<RolloutOutcome> = scope.run(() =>
-      unblocked(stage, () => awaitShardRollout({ shardId, template, known: shown })),
+      unblocked(stage, () => awaitShardRollout({ shardId, template, ...told })),
     );
     const seen = await Promise.race([watching, hearing]);
     scope.cancel();
@@ -104,20 +103,7 @@ async function untilRolledOut(
       });
       return 'rollAgain';
     }
-    switch (seen.kind) {
-      case 'rolledOut':
-        stage.unblock();
-        stage.go();
-        return 'rolledOut';
-      case 'applyAgain':
-        stage.note(seen.why);
-        return 'rollAgain';
-      case 'failing':
-        known = seen.reason;
-        stage.block(seen.reason, seen.why);
-        break;
-      default:
-        stage.wait(`rollout of ${shardId}: ${seen.why}`, null);
-    }
+    const end = shown.take(seen);
+    if (end !== null) return end === 'rolledOut' ? 'rolledOut' : 'rollAgain';
   }
 }

@@ -3,9 +3,9 @@
  * fresh while a timer runs.
  */
 import { CancellationScope, condition, isCancellation, sleep } from '@temporalio/workflow';
-import { type Blocked, isBlocked } from '../errors.ts';
+import { assertNever, type Blocked, isBlocked } from '../errors.ts';
 import type { OwnClass } from '../plan/model.ts';
-import { applyOwn, awaitOwnRollout, deleteOwn, nudgeShards } from './proxies.ts';
+import { applyOwn, awaitOwnRollout, deleteOwn, nudgeShards, type RolloutOutcome } from './proxies.ts';
 import type { Stage } from './stage.ts';
 
 /** The wish is another one than the move was made for: the caller plans again. */
@@ -141,26 +141,59 @@ async function untilRolledOut(
   deploymentId: string,
   template: string,
 ): Promise<'rolledOut' | 'applyAgain'> {
-  stage.wait(`rollout of ${deploymentId}`, null);
-  let known: string | null = null;
+  const shown = new ShownRollout(stage, deploymentId);
   for (;;) {
     const seen = await unblocked(stage, () =>
-      awaitOwnRollout({ workspaceId, deploymentId, template, known }),
+      awaitOwnRollout({ workspaceId, deploymentId, template, ...shown.told }),
     );
+    const end = shown.take(seen);
+    if (end !== null) return end;
+  }
+}
+
+/** A new reason is shown after three seconds; each further one must stand twice as long, so that history stays small. */
+const FIRST_PATIENCE_MS = 3_000;
+
+/** What a workflow has shown of one rollout, so that its watch returns on news only. */
+export class ShownRollout {
+  readonly #stage: Stage;
+  readonly #deploymentId: string;
+  told: { known: string | null; shown: string | null; patienceMs: number } = {
+    known: null,
+    shown: null,
+    patienceMs: FIRST_PATIENCE_MS,
+  };
+
+  constructor(stage: Stage, deploymentId: string) {
+    this.#stage = stage;
+    this.#deploymentId = deploymentId;
+    stage.wait(`rollout of ${deploymentId}`, null);
+  }
+
+  /** Shows what a watch has seen; not null: the watch is over. */
+  take(seen: RolloutOutcome): 'rolledOut' | 'applyAgain' | null {
     switch (seen.kind) {
       case 'rolledOut':
-        stage.unblock();
-        stage.go();
+        this.#stage.unblock();
+        this.#stage.go();
         return 'rolledOut';
       case 'applyAgain':
-        stage.note(seen.why);
+        this.#stage.note(seen.why);
         return 'applyAgain';
       case 'failing':
-        known = seen.reason;
-        stage.block(seen.reason, seen.why);
-        break;
+        this.told = { ...this.told, known: seen.reason };
+        this.#stage.block(seen.reason, seen.why);
+        return null;
+      case 'stillRolling': {
+        // The pods are well again by now, or were never ill: what is missing is something else.
+        const patienceMs = Math.min(MAX_PAUSE_MS, this.told.patienceMs * 2);
+        this.told = { known: null, shown: seen.why, patienceMs };
+        this.#stage.unblock();
+        this.#stage.wait(`rollout of ${this.#deploymentId}: ${seen.why}`, null);
+        return null;
+      }
       default:
-        stage.wait(`rollout of ${deploymentId}: ${seen.why}`, null);
+        return assertNever(seen, 'rollout outcome');
     }
   }
 }

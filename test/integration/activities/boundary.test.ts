@@ -79,15 +79,39 @@ describe('the caller is wrong', () => {
   });
 });
 
+/** Three megabytes that hardly compress, the same each time. */
+function noise(): string {
+  let state = 1;
+  return Array.from({ length: 3_000_000 }, () => {
+    state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
+    return String.fromCharCode(48 + ((state >>> 16) % 75));
+  }).join('');
+}
+
+describe('one member that no config can hold', () => {
+  it('T25: is set aside with an error of its own, and the others of its shard are rolled out', async () => {
+    for (const id of ['big', 'small']) {
+      await world.wish(id, 'free');
+      await world.side(id, 'free-0', { state: 'joining', served_digest: null, wants_route: true });
+    }
+    await world.connection('big', 'big/x', [{ id: 'f', code: `export default () => null; // ${noise()}` }]);
+    const rolled = await act.run('rollShard', { shardId: 'free-0' });
+    if (rolled.kind !== 'applied') throw new Error(JSON.stringify(rolled));
+    expect(rolled.members).toBe(2);
+    const { seq, template } = rolled;
+    await act.run('awaitShardRollout', { shardId: 'free-0', template, known: null });
+    await act.run('finishShard', { shardId: 'free-0', seq, template });
+    expect(await world.routes('small')).toMatchObject([{ class: 'free', deploymentId: 'free-0' }]);
+    const answer = await act.send('free-0', 'big/x');
+    expect(answer.status).toBe(422);
+    expect(JSON.stringify(answer)).toContain('big/x');
+  });
+});
+
 describe('a human must act', () => {
   it('is an outcome and no failure: a config that no deployment can hold', async () => {
     await world.wish('w', 'dedicated');
-    let state = 1;
-    const noise = Array.from({ length: 3_000_000 }, () => {
-      state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
-      return String.fromCharCode(48 + ((state >>> 16) % 75));
-    }).join('');
-    await world.connection('w', 'w/big', [{ id: 'f', code: `export default () => null; // ${noise}` }]);
+    await world.connection('w', 'w/big', [{ id: 'f', code: `export default () => null; // ${noise()}` }]);
     expect(await act.twice('applyOwn', { workspaceId: 'w', class: null })).toMatchObject({
       kind: 'blocked',
       code: 'config-too-large',

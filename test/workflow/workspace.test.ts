@@ -150,12 +150,15 @@ describe('workspace', () => {
 });
 
 describe('fleet', () => {
-  const sweep = (maxNudges: number) =>
-    env.client.workflow.execute('fleet', {
+  const sweep = async (maxNudges: number) => {
+    const handle = await env.client.workflow.start('fleet', {
       taskQueue: TASK_QUEUE,
       workflowId: `fleet-${maxNudges}-${w.world.nowMs}`,
       args: [{ maxNudges, everyMs: MINUTE }],
     });
+    await w.ended(handle.workflowId);
+    return handle.result();
+  };
 
   it('starts what is out of line and leaves what is settled alone', async () => {
     await w.place(W);

@@ -14,6 +14,8 @@ export interface Environment {
   readonly temporalAddress?: string;
   /** Path of a kubeconfig file. */
   readonly kubeconfig?: string;
+  /** URL template that wins over the config's, as `berth dev` prints it for this machine. */
+  readonly urlTemplate?: string;
   /** Config file of Berth; the `--config` flag wins over it. */
   readonly configFile?: string;
   /** Executable search path, for resolving real parts. */
@@ -37,6 +39,7 @@ export function readEnvironment(env: NodeJS.ProcessEnv = process.env): Environme
     ...optional('temporalAddress', text('TEMPORAL_ADDRESS')),
     ...optional('kubeconfig', text('KUBECONFIG')),
     ...optional('configFile', text('BERTH_CONFIG')),
+    ...optional('urlTemplate', text('BERTH_URL_TEMPLATE')),
     path: env['PATH'] ?? '',
     cacheDir: text('BERTH_CACHE_DIR') ?? join(text('XDG_CACHE_HOME') ?? join(homedir(), '.cache'), 'berth'),
     ci: text('CI') !== undefined,

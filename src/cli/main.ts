@@ -2,6 +2,7 @@
 /** The `berth` command: parses, calls, and turns outcomes into text, JSON and exit codes. It decides nothing. */
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
+import { OperatorError } from '../errors.ts';
 import { CliContext, type GlobalFlags } from './context.ts';
 import { EXIT, reportError } from './output.ts';
 
@@ -92,10 +93,18 @@ program
   .description('explain what a router would do with an event now')
   .action(run(async () => (await import('./commands/route.ts')).route));
 
+const OLDEST_NODE = 22;
+
 try {
+  if (Number.parseInt(process.versions.node, 10) < OLDEST_NODE)
+    throw new OperatorError(
+      'invalid-config',
+      `this is Node ${process.versions.node}; berth needs 22.19 or newer (in its repository: npm run berth -- ...)`,
+    );
   await program.parseAsync();
 } catch (error) {
-  if (!(error instanceof CommanderError)) throw error;
+  if (error instanceof OperatorError) process.exitCode = reportError(error, process.argv.includes('--json'));
+  else if (!(error instanceof CommanderError)) throw error;
   // Commander has printed what is wrong; help and version are no failure.
-  process.exitCode = error.exitCode === 0 ? EXIT.ok : EXIT.refused;
+  else process.exitCode = error.exitCode === 0 ? EXIT.ok : EXIT.refused;
 }

@@ -5,7 +5,14 @@ import { inheritedEnvironment } from '../../src/env.ts';
 
 const MAIN = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url));
 /** What decides where a command connects: never inherited from the machine. */
-const NAMES = ['DATABASE_URL', 'TEMPORAL_ADDRESS', 'TEMPORAL_NAMESPACE', 'KUBECONFIG', 'BERTH_CONFIG'];
+const NAMES = [
+  'DATABASE_URL',
+  'TEMPORAL_ADDRESS',
+  'TEMPORAL_NAMESPACE',
+  'KUBECONFIG',
+  'BERTH_CONFIG',
+  'BERTH_URL_TEMPLATE',
+];
 
 export interface Ended {
   readonly code: number | null;

@@ -55,6 +55,7 @@ export async function dev(context: CliContext, flags: DevFlags): Promise<number>
       'Berth is up. In another terminal:',
       `  export DATABASE_URL=${parts.databaseUrl}`,
       `  export TEMPORAL_ADDRESS=${parts.temporal.address}`,
+      `  export BERTH_URL_TEMPLATE='${parts.urlTemplate}'`,
       ...(parts.kubeconfig === null ? [] : [`  export KUBECONFIG=${parts.kubeconfig}`]),
       `  ${COMMAND} set-subscription my-workspace active`,
       '',

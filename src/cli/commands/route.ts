@@ -63,7 +63,7 @@ export async function route(
     connectionId,
     hasFunctions,
     now,
-    urlTemplate: config.routing.urlTemplate,
+    urlTemplate: context.env.urlTemplate ?? config.routing.urlTemplate,
     ...(config.routing.legacyDeploymentId === null
       ? {}
       : { legacyDeploymentId: config.routing.legacyDeploymentId }),

@@ -11,7 +11,7 @@ import { workspaceIdProblem } from '../../plan/names.ts';
 import { planMove } from '../../plan/transition.ts';
 import type { CliContext } from '../context.ts';
 import { EXIT, table } from '../output.ts';
-import { nameOf } from './plan.ts';
+import { nameOf, requireKnown } from './plan.ts';
 import { reasonsOf } from './why.ts';
 
 const PAGE = 500;
@@ -95,11 +95,8 @@ async function statusOfOne(
   paidStatuses: readonly string[],
 ): Promise<number> {
   const [observed] = await observeMany(database, [workspaceId], paidStatuses);
-  if (observed === undefined || (observed.wish === null && observed.routes.length === 0))
-    throw new OperatorError(
-      'unknown-workspace',
-      `workspace ${JSON.stringify(workspaceId)} has no row in "Workspace" and no route; check the id`,
-    );
+  if (observed === undefined) throw new Error(`no observation of ${workspaceId}`);
+  requireKnown(observed);
   const description = await berth.describe(workspaceId);
   const timeline = await readTimeline(database, workspaceId);
   context.output.result({ ...observed, move: planMove(observed), ...description, timeline }, () =>

@@ -4,13 +4,14 @@ import { observe } from '../../database/observe.ts';
 import { planMove } from '../../plan/transition.ts';
 import type { CliContext } from '../context.ts';
 import { EXIT } from '../output.ts';
-import { nameOf } from './plan.ts';
+import { nameOf, requireKnown } from './plan.ts';
 
 /** Exit code 0 when settled; `pending` while it moves, waits or is blocked. */
 export async function why(context: CliContext, workspaceId: string): Promise<number> {
   const { paidStatuses } = await context.config();
-  const description = await (await context.berth()).describe(workspaceId);
   const observed = await observe(await context.database(), workspaceId, paidStatuses);
+  requireKnown(observed);
+  const description = await (await context.berth()).describe(workspaceId);
   const move = planMove(observed);
   const settled = description.settled && move.kind === 'settled';
   const reasons = reasonsOf(description);

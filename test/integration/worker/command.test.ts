@@ -166,6 +166,9 @@ describe('looking', () => {
     expect(ended.code).toBe(0);
     expect(ended.stdout).toContain('deliver: live-route -> free-0');
     expect(ended.stdout).toContain('POST http://free-0:3456/connection/on');
+    const template = 'http://127.0.0.1:9/${deploymentId}/connection/${connectionId}';
+    const here = await berth(['route', 'acme', 'on'], { ...reachable(), BERTH_URL_TEMPLATE: template });
+    expect(here.stdout).toContain('POST http://127.0.0.1:9/free-0/connection/on');
     const json = JSON.parse((await berth(['--json', 'route', 'acme', 'off'], reachable())).stdout);
     expect(json.decision).toMatchObject({ action: 'pass', reason: 'no-functions' });
   });
@@ -201,7 +204,7 @@ describe('looking', () => {
     expect(ended.stdout).toContain('is due and nobody was told');
   });
 
-  it.each(['status', 'plan'])('%s names a workspace nobody knows', async (command) => {
+  it.each(['status', 'plan', 'why'])('%s names a workspace nobody knows', async (command) => {
     const ended = await berth([command, 'nobody'], reachable());
     expect(ended).toMatchObject({ code: 2, stderr: expect.stringContaining('"nobody"') });
   });

@@ -198,7 +198,11 @@ export class KubernetesClient {
     call: Call,
     { headers, dispatcher }: Authorization,
     signal: AbortSignal,
-    bodyTimeout: number = this.#timeoutMs,
+    // The signal of a plain call bounds all of it; undici's own timers are coarse and may fire half a second early.
+    limits: { readonly headersTimeout: number; readonly bodyTimeout: number } = {
+      headersTimeout: 0,
+      bodyTimeout: 0,
+    },
   ): Promise<Dispatcher.ResponseData> {
     if (this.#closed) throw new Error('the Kubernetes client is closed');
     const url = new URL(this.server + call.path);
@@ -208,8 +212,7 @@ export class KubernetesClient {
       method: call.method,
       dispatcher,
       signal,
-      headersTimeout: this.#timeoutMs,
-      bodyTimeout,
+      ...limits,
       headers: {
         ...headers,
         'user-agent': 'berth',
@@ -245,7 +248,10 @@ export class KubernetesClient {
     };
     try {
       const access = await this.#access.authorize();
-      const { statusCode, body } = await this.#open(call, access, signal, WATCH_SILENCE_MS);
+      const { statusCode, body } = await this.#open(call, access, signal, {
+        headersTimeout: this.#timeoutMs,
+        bodyTimeout: WATCH_SILENCE_MS,
+      });
       if (statusCode !== 200) {
         const failure = statusOf(await body.text());
         if (statusCode === 410) return;

@@ -45,7 +45,7 @@ export interface DemoOptions {
   readonly keep?: (dev: Dev, line: (text: string) => void) => Promise<void>;
   /**
    * Breaks a rule on purpose, to see the checks bite. `keepsSnapshot`: a router without a bound on the age of what it
-   * knows. `hastyWorker`: Berth believes that all routers are twenty times as fast as they are.
+   * knows. `hastyWorker`: Berth believes that all routers are sixty times as fast as they are.
    */
   readonly sabotage?: 'keepsSnapshot' | 'hastyWorker';
 }
@@ -64,7 +64,7 @@ export interface DemoResult {
 
 /** Delays of 10 and 20 seconds: the whole story in about a minute and a half, and far above what a busy machine jitters. */
 export const DEMO_TIME_SCALE = 30;
-const HASTE = 20;
+const HASTE = 60;
 /** A start without builds is over in less, and then nothing at all is left behind. */
 const START_GRACE_MS = 10_000;
 /** How long a shard's rollout, a pod's grace and a deletion may still take after the last move. */

@@ -39,8 +39,6 @@ export const ERROR_VERDICTS = {
   'wishes-read-only': 'refuse',
   /** The config file has problems; all are listed. */
   'invalid-config': 'refuse',
-  /** Stored wishes that cannot be read as a wish (functions that are no array of {id, code}). */
-  'malformed-wish': 'human',
   /** The database holds a schema newer than this program. */
   'schema-too-new': 'refuse',
   /** The database lacks migrations; run `berth setup`. */

@@ -8,12 +8,10 @@ import { type Class, type ConnectionWish, type FunctionCode, isClass, type Wish 
 import { workspaceIdProblem } from '../plan/names.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
 
-/** A wish with what is wrong about it; both are empty or null for a sound one. */
+/** A wish with what is wrong about it. Malformed functions need no mark: they are served as an error that says so. */
 export interface StoredWish extends Wish {
-  /** A forced class that is none: nothing moves until it is mended. */
+  /** A forced class that is none: nothing moves until it is mended. Null for a sound one. */
   readonly invalidClass: string | null;
-  /** Live connections whose functions are no array of {id, code}; each is served as an error that says so. */
-  readonly malformedConnections: readonly string[];
 }
 
 /** Wishes of the named workspaces; one without a row in "Workspace" is absent from the answer. */
@@ -28,10 +26,9 @@ export async function readWishes(
     .select(['workspaceId', 'paymentStatus', 'forcedClass', 'deleted'])
     .where('workspaceId', 'in', ids)
     .execute();
-  const connections = await parsedLiveConnections(tx, ids);
+  const connections = await readLiveConnections(tx, ids);
   return new Map(
     workspaces.map((row) => {
-      const parsed = connections.get(row.workspaceId) ?? [];
       const forced = row.forcedClass === '' ? null : row.forcedClass;
       return [
         row.workspaceId,
@@ -41,8 +38,7 @@ export async function readWishes(
           forcedClass: isClass(forced) ? forced : null,
           invalidClass: forced === null || isClass(forced) ? null : forced,
           deleted: row.deleted === true,
-          connections: parsed.map((c) => c.wish),
-          malformedConnections: parsed.filter((c) => c.malformed).map((c) => c.wish.connectionId),
+          connections: connections.get(row.workspaceId) ?? [],
         },
       ];
     }),
@@ -58,14 +54,6 @@ export async function readLiveConnections(
   workspaceIds: readonly string[],
 ): Promise<ReadonlyMap<string, readonly ConnectionWish[]>> {
   if (workspaceIds.length === 0) return new Map();
-  const parsed = await parsedLiveConnections(tx, workspaceIds);
-  return new Map(workspaceIds.map((id) => [id, (parsed.get(id) ?? []).map((c) => c.wish)]));
-}
-
-async function parsedLiveConnections(
-  tx: Tx,
-  workspaceIds: readonly string[],
-): Promise<ReadonlyMap<string, readonly ParsedConnection[]>> {
   const rows = await tx.q
     .selectFrom('Connection')
     .select(['workspaceId', 'connectionId', 'functions'])
@@ -74,7 +62,7 @@ async function parsedLiveConnections(
     .orderBy('connectionId')
     .execute();
   const grouped = Map.groupBy(rows, (row) => row.workspaceId);
-  return new Map([...grouped].map(([id, own]) => [id, distinct(own).map(parseConnection)]));
+  return new Map(workspaceIds.map((id) => [id, distinct(grouped.get(id) ?? []).map(parseConnection)]));
 }
 
 /**
@@ -111,9 +99,7 @@ export async function readServedConnections(
     .orderBy('c.connectionId')
     .execute();
   const grouped = Map.groupBy(rows, (row) => row.workspaceId);
-  return new Map(
-    workspaceIds.map((id) => [id, distinct(grouped.get(id) ?? []).map((row) => parseConnection(row).wish)]),
-  );
+  return new Map(workspaceIds.map((id) => [id, distinct(grouped.get(id) ?? []).map(parseConnection)]));
 }
 
 interface ConnectionRow {
@@ -141,19 +127,11 @@ function winsOver(row: ConnectionRow, other: ConnectionRow): boolean {
   return JSON.stringify(row.functions) < JSON.stringify(other.functions);
 }
 
-interface ParsedConnection {
-  readonly wish: ConnectionWish;
-  readonly malformed: boolean;
-}
-
-function parseConnection(row: ConnectionRow): ParsedConnection {
+function parseConnection(row: ConnectionRow): ConnectionWish {
   const functions = parseFunctions(row.functions);
-  if (functions !== null) return { wish: { connectionId: row.connectionId, functions }, malformed: false };
+  if (functions !== null) return { connectionId: row.connectionId, functions };
   const why = `functions of connection ${row.connectionId} are malformed: "Connection"."functions" must be an array of {id, code}`;
-  return {
-    wish: { connectionId: row.connectionId, functions: [failingFunction('malformed', why)] },
-    malformed: true,
-  };
+  return { connectionId: row.connectionId, functions: [failingFunction('malformed', why)] };
 }
 
 function parseFunctions(value: unknown): FunctionCode[] | null {

@@ -41,6 +41,10 @@ export interface ShardTable {
   config_digest: string | null;
   started_at: Date | null;
   finished_at: Date | null;
+  object_uid: string | null;
+  applied_spec: string | null;
+  drifted_at: Date | null;
+  drift: string | null;
 }
 
 export interface SideTable {
@@ -60,6 +64,13 @@ export interface SideTable {
   served_digest: string | null;
   served_connections: string[] | null;
   served_empty: string[] | null;
+  /** UID of the Deployment that the newest apply stored; null before the first. */
+  object_uid: string | null;
+  /** `specDigest` of that apply. */
+  applied_spec: string | null;
+  /** When the objects were seen to differ from what was applied, and how; null: they were not. */
+  drifted_at: Date | null;
+  drift: string | null;
   created_at: Generated<Date>;
   updated_at: Generated<Date>;
 }

@@ -33,7 +33,7 @@ if (asked.length === 0) {
 }
 if (suites.some((name) => name !== 'unit' && name !== 'property')) {
   process.stdout.write('\n== real parts\n');
-  await prepareParts(['temporal', 'timeSkipping', 'controlPlane'], readEnvironment(), (line) =>
+  await prepareParts(['temporal', 'timeSkipping', 'controlPlane', 'pgbouncer'], readEnvironment(), (line) =>
     process.stdout.write(`${line}\n`),
   );
 }

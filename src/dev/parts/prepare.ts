@@ -4,12 +4,13 @@
  */
 import type { Environment } from '../../env.ts';
 import { resolvePrograms } from './controlPlanePrograms.ts';
+import { preparePgbouncer } from './pgbouncer.ts';
 import type { Progress } from './progress.ts';
 import { prepareTemporal } from './temporal.ts';
 import { prepareTimeSkipping } from './timeSkipping.ts';
 
 /** A part whose program may have to be made. Postgres comes with npm. */
-export type PreparedPart = 'temporal' | 'timeSkipping' | 'controlPlane';
+export type PreparedPart = 'temporal' | 'timeSkipping' | 'controlPlane' | 'pgbouncer';
 
 /**
  * Prepares the parts one after another: a build uses every core. Quick and silent when all are in the cache. Rejects
@@ -23,6 +24,7 @@ export async function prepareParts(
   for (const part of parts) {
     if (part === 'temporal' && env.temporalAddress === undefined) await prepareTemporal(env, progress);
     if (part === 'timeSkipping') await prepareTimeSkipping(env, progress);
+    if (part === 'pgbouncer') await preparePgbouncer(env, progress);
     if (part === 'controlPlane' && env.kubeconfig === undefined) await resolvePrograms(env, progress);
   }
 }

@@ -10,6 +10,11 @@ const BUSY_REQUEST_MS = 3_000;
 
 /** All delays divided by `timeScale`, but for the longest request, which takes what room S leaves below handoffDelay. */
 export function demoConfig(timeScale: number): Config {
+  return parseConfig(JSON.stringify({ timing: demoTiming(timeScale) }), 'of the demo');
+}
+
+/** The same delays as a config file's `timing`. */
+export function demoTiming(timeScale: number): Readonly<Record<string, string>> {
   const scaled = scaleTiming(DEFAULT_TIMING, timeScale);
   const roomMs = scaled.handoffDelayMs - scaled.maxSnapshotAgeMs - scaled.clockSkewMs;
   const longestRequestMs = Math.max(scaled.longestRequestMs, Math.min(BUSY_REQUEST_MS, roomMs));
@@ -18,5 +23,5 @@ export function demoConfig(timeScale: number): Config {
     key.slice(0, -'Ms'.length),
     `${ms}ms`,
   ]);
-  return parseConfig(JSON.stringify({ timing: Object.fromEntries(timing) }), 'of the demo');
+  return Object.fromEntries(timing);
 }

@@ -7,12 +7,14 @@ import type { Environment } from '../../env.ts';
 import {
   admin,
   apiServerArgs,
+  auditLogOf,
   controllerManagerArgs,
   etcdArgs,
   type Layout,
   layOut,
   schedulerArgs,
   type TokenUser,
+  writeAuditPolicy,
   writeKubeconfig,
 } from './controlPlaneFiles.ts';
 import { type Program, resolvePrograms } from './controlPlanePrograms.ts';
@@ -38,6 +40,8 @@ export interface ControlPlane {
    * name `system:serviceaccount:<namespace>:<name>`. Rejects for anybody else. The token lasts a day.
    */
   kubeconfigFor(user: string): Promise<string>;
+  /** Path of the audit log; absent without the option `audited`, and on a given cluster. */
+  readonly auditLog?: string;
   /** Freezes our own API server: connections stay open and nothing answers. Rejects on a given cluster. */
   pauseApiServer(): Promise<void>;
   /** Lets it go on. */
@@ -55,6 +59,8 @@ export interface ControlPlaneOptions {
   readonly progress: Progress;
   /** Users that our own API server knows besides the administrator. A given cluster has its own. */
   readonly users?: readonly TokenUser[];
+  /** Our own API server logs every request it answers, so that somebody's requests can be counted. */
+  readonly audited?: boolean;
 }
 
 /** Starts or finds a control plane. Rejects with what to do when neither works. */
@@ -64,7 +70,12 @@ export async function startControlPlane(options: ControlPlaneOptions): Promise<C
     : await useGivenCluster(options.env.kubeconfig);
 }
 
-async function startOwn({ env, progress, users = [] }: ControlPlaneOptions): Promise<ControlPlane> {
+async function startOwn({
+  env,
+  progress,
+  users = [],
+  audited = false,
+}: ControlPlaneOptions): Promise<ControlPlane> {
   const programs = await resolvePrograms(env, progress);
   const startedAt = performance.now();
   const dir = await makeTempDir('control-plane');
@@ -82,6 +93,7 @@ async function startOwn({ env, progress, users = [] }: ControlPlaneOptions): Pro
     for (let i = 0; i < 3; i++) reserved.push(await reservePort());
     const [apiServer = 0, etcdClient = 0, etcdPeer = 0] = reserved.map(({ port }) => port);
     const layout = await layOut(dir.path, { apiServer, etcdClient, etcdPeer }, users);
+    if (audited) await writeAuditPolicy(dir.path);
     const api = { ...layout, token: layout.tokens.get(admin) ?? '' };
     const start = async (name: Program, args: string[], probe: (child: Supervised) => Promise<void>) => {
       const part = restartable(
@@ -99,7 +111,7 @@ async function startOwn({ env, progress, users = [] }: ControlPlaneOptions): Pro
       return part;
     };
     await start('etcd', etcdArgs(layout), () => connects(etcdClient));
-    const server = await start('kube-apiserver', apiServerArgs(layout), async () => {
+    const server = await start('kube-apiserver', apiServerArgs(layout, audited), async () => {
       await callApi(api, 'GET', '/readyz');
     });
     await Promise.all([
@@ -119,6 +131,7 @@ async function startOwn({ env, progress, users = [] }: ControlPlaneOptions): Pro
       adminKubeconfig: layout.adminKubeconfig,
       caFile: layout.caFile,
       source: 'own',
+      ...(audited ? { auditLog: auditLogOf(dir.path) } : {}),
       kubeconfigFor: (user) => kubeconfigFor(api, user),
       pauseApiServer: signal('SIGSTOP'),
       resumeApiServer: signal('SIGCONT'),

@@ -105,8 +105,30 @@ export function etcdArgs({ dir, ports }: Layout): string[] {
   ];
 }
 
-export function apiServerArgs({ dir, ports }: Layout): string[] {
+/** Path of the audit log when `audited`: one JSON line per answered request, without bodies. */
+export const auditLogOf = (dir: string) => join(dir, 'audit.log');
+
+/** Writes the audit policy: every answered request, by whom, in one line. */
+export const writeAuditPolicy = (dir: string) =>
+  secret(
+    join(dir, 'audit-policy.json'),
+    JSON.stringify({
+      apiVersion: 'audit.k8s.io/v1',
+      kind: 'Policy',
+      omitStages: ['RequestReceived', 'ResponseStarted'],
+      rules: [{ level: 'Metadata' }],
+    }),
+  );
+
+export function apiServerArgs({ dir, ports }: Layout, audited = false): string[] {
   return [
+    ...(audited
+      ? [
+          `--audit-log-path=${auditLogOf(dir)}`,
+          `--audit-policy-file=${join(dir, 'audit-policy.json')}`,
+          '--audit-log-mode=blocking-strict',
+        ]
+      : []),
     `--etcd-servers=http://127.0.0.1:${ports.etcdClient}`,
     '--bind-address=127.0.0.1',
     `--secure-port=${ports.apiServer}`,

@@ -59,9 +59,13 @@ export class Keeper {
 
   /** Resolves when the view is loaded, and keeps it from then on. Rejects with what failed; then call `close`. */
   async start(): Promise<void> {
-    // Order: listening comes before the load, so that what commits during the load is notified.
-    if (this.#settings.listen) this.#listener = await this.#openListener();
-    await this.#refresh(await this.#connectReader());
+    const reader = await this.#connectReader();
+    if (this.#settings.listen) {
+      // Order: listening comes before the load, so that what commits during the load is notified.
+      this.#listener = await this.#openListener();
+      await this.#listener.check(reader);
+    }
+    await this.#refresh(reader);
     this.#loop = this.#refreshForever();
   }
 
@@ -98,12 +102,14 @@ export class Keeper {
   }
 
   #openListener(): Promise<Listener> {
-    const { connect, schema, queryTimeoutMs } = this.#settings;
+    const { connect, schema, queryTimeoutMs, refreshIntervalMs } = this.#settings;
     return Listener.open({
       connect,
       schema,
       statements: this.#statements,
       timeoutMs: queryTimeoutMs,
+      // A minute by default.
+      deafPauseMs: 6 * refreshIntervalMs,
       isHeld: () => this.#refreshing === 'opening',
       epoch: () => this.#generation,
       apply: (workspaceIds, rows) => this.#applyNotified(workspaceIds, rows),
@@ -149,7 +155,7 @@ export class Keeper {
           this.#events.reconnected({ connection: 'reader', attempts: failures + 1, downMs });
         }
         failures = 0;
-        void this.#listener?.check();
+        void this.#listener?.check(reader);
       } catch (error) {
         if (this.#closed) return;
         failures += 1;

@@ -1,6 +1,7 @@
 /**
  * Every statement the routing table sends, each in one place. Reading only: no statement here writes or locks.
- * Needs Postgres 14 or newer (hash_record_extended, bit_xor). Nothing relies on session state except LISTEN.
+ * Needs Postgres 14 or newer (hash_record_extended, bit_xor). Nothing relies on session state except LISTEN: no named
+ * statement, no SET, and what belongs together is one transaction, so a pooler of transactions may stand in between.
  */
 import { escapeIdentifier } from 'pg';
 import { ask, type Lease } from './connection.ts';
@@ -72,6 +73,26 @@ export function statementsFor(schema: string): Statements {
 /** Listens from when it resolves. Commits before that are told of by nothing. */
 export async function listenTo(lease: Lease, channel: string, timeoutMs: number): Promise<void> {
   await ask(lease, { text: `listen ${escapeIdentifier(channel)}` }, timeoutMs);
+}
+
+/** Tells whoever listens to the channel; at once, since it is called outside of any transaction. */
+export async function notify(
+  lease: Lease,
+  channel: string,
+  payload: string,
+  timeoutMs: number,
+): Promise<void> {
+  await ask(lease, { text: 'select pg_notify($1, $2)', values: [channel, payload] }, timeoutMs);
+}
+
+/**
+ * Whether the session that answers is the one the server greeted us with. False: something stands in between, be it a
+ * pooler of sessions or of transactions.
+ */
+export async function readsOwnSession(lease: Lease, timeoutMs: number): Promise<boolean> {
+  const [row] = await ask<[number]>(lease, { text: 'select pg_backend_pid()' }, timeoutMs);
+  // Known to pg and missing in its types.
+  return row?.[0] === (lease.client as { processID?: unknown }).processID;
 }
 
 /** The channel that the trigger of this schema notifies; cut to 63 bytes by Postgres itself, as the trigger's is. */

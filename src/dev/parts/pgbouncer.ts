@@ -10,7 +10,8 @@ import { type Maker, prints, type Recipe, resolveBinary } from './binaries.ts';
 import { reservePort } from './ports.ts';
 import { type Progress, runLong } from './progress.ts';
 import { connects, untilReady } from './ready.ts';
-import { type Exit, makeTempDir, type Supervised, startChild, stopAll } from './supervise.ts';
+import { type Restartable, restartable } from './restartable.ts';
+import { type Exit, makeTempDir, startChild, stopAll } from './supervise.ts';
 
 /** A running pooler. */
 export interface Pgbouncer {
@@ -18,9 +19,13 @@ export interface Pgbouncer {
   readonly url: string;
   /** The same for another database of the same server. */
   urlOf(database: string): string;
+  /** Ends it as a crash would, which cuts every connection through it. */
+  interrupt(): Promise<void>;
+  /** Starts it again on the same port, after `interrupt` or at once, with these options changed. */
+  restart(changed?: Partial<Pick<PgbouncerOptions, 'mode' | 'poolSize' | 'settings'>>): Promise<void>;
   /** Settles when it ends by itself, and says how. */
   readonly exited: Promise<Exit>;
-  /** Ends it at once, which cuts every connection through it. Idempotent. */
+  /** Ends it for good and removes its folder. Idempotent. */
   stop(): Promise<void>;
 }
 
@@ -42,28 +47,46 @@ export async function startPgbouncer(options: PgbouncerOptions): Promise<Pgbounc
   const program = await preparePgbouncer(options.env, options.progress);
   const dir = await makeTempDir('pgbouncer');
   const reserved = await reservePort();
-  let child: Supervised | undefined;
-  const stop = () => stopAll([() => dir.remove(), async () => reserved.release(), async () => child?.stop()]);
+  let server: Restartable | undefined;
+  const stop = () =>
+    stopAll([() => dir.remove(), async () => reserved.release(), async () => server?.stop()]);
   try {
     const config = join(dir.path, 'pgbouncer.ini');
     await writeFile(config, configOf(options, reserved.port), { mode: 0o600 });
-    child = await startChild({
-      name: 'pgbouncer',
-      command: program,
-      args: [config],
-      cwd: dir.path,
-      // SIGTERM waits for all clients since 1.23, and is immediate before.
-      stopSignal: 'SIGKILL',
-    });
-    await untilReady(child, {
-      probe: () => connects(reserved.port),
-      timeoutMs: 30_000,
-      remedy: 'Run the tests without what needs a pooler, or install another pgbouncer.',
-    });
+    server = restartable(
+      () =>
+        startChild({
+          name: 'pgbouncer',
+          command: program,
+          args: [config],
+          cwd: dir.path,
+          // SIGTERM waits for all clients since 1.23, and is immediate before.
+          stopSignal: 'SIGKILL',
+        }),
+      (child) =>
+        untilReady(child, {
+          probe: () => connects(reserved.port),
+          timeoutMs: 30_000,
+          remedy: 'Install another pgbouncer, or run the tests without what needs one.',
+        }),
+    );
+    await server.start();
+    const running = server;
     const urlOf = (database: string) =>
       `postgres://berth@127.0.0.1:${reserved.port}/${encodeURIComponent(database)}`;
     const upstreamDatabase = decodeURIComponent(new URL(options.upstream).pathname.slice(1));
-    return { url: urlOf(upstreamDatabase), urlOf, exited: child.exited, stop };
+    return {
+      url: urlOf(upstreamDatabase),
+      urlOf,
+      interrupt: () => running.stop(),
+      restart: async (changed = {}) => {
+        await running.stop();
+        await writeFile(config, configOf({ ...options, ...changed }, reserved.port), { mode: 0o600 });
+        await running.start();
+      },
+      exited: running.died,
+      stop,
+    };
   } catch (error) {
     await stop();
     throw error;

@@ -43,7 +43,7 @@ describe('pgbouncer', () => {
 
   it('that does not start says why, and what to do', async () => {
     await expect(start({ settings: ['no_such_setting = 1'] })).rejects.toThrow(
-      /pgbouncer did not start.*Run the tests without/s,
+      /pgbouncer did not start.*Install another pgbouncer/s,
     );
   });
 });

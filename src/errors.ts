@@ -13,6 +13,8 @@ export const ERROR_VERDICTS = {
   'database-unavailable': 'retry',
   /** The API server (or local cluster) did not answer, or answered 429 or 5xx. */
   'cluster-unavailable': 'retry',
+  /** The cluster holds what a newer apply of the same deployment stored; nothing was written. The next try renders anew. */
+  superseded: 'retry',
   /** The Temporal frontend did not answer. */
   'temporal-unavailable': 'retry',
   /** No worker answered in time; the change is queued and may still be applied. */
@@ -35,8 +37,14 @@ export const ERROR_VERDICTS = {
   'invalid-class': 'refuse',
   /** A payment status that is empty or malformed. */
   'invalid-payment-status': 'refuse',
+  /** A change of a wish that is none: unknown fields, or values of another type. */
+  'invalid-wish': 'refuse',
   /** "Workspace" or "Connection" is a view that cannot be written; change it at its source. */
   'wishes-read-only': 'refuse',
+  /** A run, or an option of a call on runs, that cannot be used or stored. */
+  'invalid-run': 'refuse',
+  /** The name of a lane that cannot be used. */
+  'invalid-lane': 'refuse',
   /** The config file has problems; all are listed. */
   'invalid-config': 'refuse',
   /** The database holds a schema newer than this program. */

@@ -15,7 +15,6 @@
  * first token. *deaf*: a token did not come; the connection is given up, refreshes alone bring changes, and another try
  * follows after `deafPauseMs`.
  */
-import { randomUUID } from 'node:crypto';
 import { OperatorError } from '../errors.ts';
 import { ask, type Connect, type Lease, pauseBeforeMs } from './connection.ts';
 import { channelOf, listenTo, notify, readsOwnSession, type Statements, type WireRow } from './source.ts';
@@ -136,7 +135,7 @@ export class Listener {
     const { connect, schema, timeoutMs } = this.#input;
     const lease = await connect();
     // A channel per connection: a token meant for an earlier one, or for another router, proves nothing.
-    const tokens = `berth_token_${randomUUID().replaceAll('-', '')}`;
+    const tokens = `berth_token_${crypto.randomUUID().replaceAll('-', '')}`;
     try {
       const channel = await channelOf(lease, schema, timeoutMs);
       lease.client.on('notification', (message) => {

@@ -35,5 +35,14 @@ describe('the import graph of berth/routing', () => {
     const { files } = importGraph('src/routing/index.ts');
     expect(files).toContain('src/routing/refresh.ts');
     expect(files.filter((file) => !/^src\/(routing\/|plan\/|errors\.ts$)/.test(file))).toEqual([]);
+    expect(files.filter((file) => file.includes('deliver'))).toEqual([]);
+  });
+});
+
+describe('the import graph of berth/routing/deliver', () => {
+  it('holds undici, and neither pg nor any file that keeps the table', () => {
+    const { files, packages } = importGraph('src/routing/deliver.ts');
+    expect(packages).toEqual(['undici']);
+    expect(files.filter((file) => /table|keeper|listener|connection\.ts|source/.test(file))).toEqual([]);
   });
 });

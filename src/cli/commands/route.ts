@@ -1,4 +1,7 @@
-/** `berth route <workspace> <connection>`: what a router would do with an event now, and from which rows. */
+/**
+ * `berth route <workspace> <connection>`: what a router with a fresh table would do with an event now, rule by rule, and
+ * from which rows. It reads, and sends nothing.
+ */
 import { sql } from 'kysely';
 import { inTransaction } from '../../database/database.ts';
 import { readWishes } from '../../database/wishes.ts';
@@ -6,8 +9,9 @@ import { OperatorError } from '../../errors.ts';
 import { assignClass } from '../../plan/class.ts';
 import { CLASSES, type Class, isClass } from '../../plan/model.ts';
 import { workspaceIdProblem } from '../../plan/names.ts';
-import { type Decision, decide, type RouteRow } from '../../routing/decide.ts';
+import type { RouteRow } from '../../routing/decide.ts';
 import type { CliContext } from '../context.ts';
+import { type Explanation, explainRoute } from '../explainRoute.ts';
 import { EXIT, table } from '../output.ts';
 
 export interface RouteFlags {
@@ -57,7 +61,7 @@ export async function route(
     flags.class ?? (wish === undefined ? 'free' : assignClass(wish, config.paidStatuses));
   const hasFunctions =
     flags.functions === undefined ? (wished?.functions.length ?? 1) > 0 : flags.functions === 'yes';
-  const decision = decide({
+  const explanation = explainRoute({
     rows,
     expectedClass,
     connectionId,
@@ -68,41 +72,55 @@ export async function route(
       ? {}
       : { legacyDeploymentId: config.routing.legacyDeploymentId }),
   });
-  context.output.result({ workspaceId, connectionId, expectedClass, hasFunctions, now, decision, rows }, () =>
-    explain(rows, decision, { expectedClass, hasFunctions, now, connectionId }),
+  const { decision, rules } = explanation;
+  const from = {
+    class: flags.class !== undefined ? '--class' : wish === undefined ? 'no wish is known' : 'the wish',
+    functions:
+      flags.functions !== undefined ? '--functions' : wished === undefined ? 'no wish is known' : 'the wish',
+  };
+  context.output.result(
+    { workspaceId, connectionId, expectedClass, hasFunctions, now, decision, rules, rows },
+    () => describe(explanation, { expectedClass, hasFunctions, now, from }),
   );
   return EXIT.ok;
 }
 
-function explain(
-  rows: readonly RouteRow[],
-  decision: Decision,
-  asked: { expectedClass: Class; hasFunctions: boolean; now: Date; connectionId: string },
-): string {
-  const where = (row: RouteRow) =>
-    row.connections?.includes(asked.connectionId)
-      ? 'connections'
-      : row.emptyConnections?.includes(asked.connectionId)
-        ? 'emptyConnections'
-        : 'neither';
-  const instant = (value: Date | number | null) =>
-    value === null ? '' : value instanceof Date ? value.toISOString() : String(value);
+interface Asked {
+  readonly expectedClass: Class;
+  readonly hasFunctions: boolean;
+  readonly now: Date;
+  /** Where the two were taken from. */
+  readonly from: { readonly class: string; readonly functions: string };
+}
+
+function describe({ decision, rules, rows }: Explanation, asked: Asked): string {
+  const target = decision.deploymentId === undefined ? '' : ` -> ${decision.deploymentId}`;
   return [
-    `${decision.action}: ${decision.reason}${decision.deploymentId === undefined ? '' : ` -> ${decision.deploymentId}`}`,
+    `${decision.action}: ${decision.reason}${target}`,
     ...(decision.url === undefined ? [] : [`POST ${decision.url}`]),
     '',
-    `asked for class ${asked.expectedClass}, ${asked.hasFunctions ? 'with' : 'without'} functions, at ${asked.now.toISOString()} (database clock)`,
+    `asked for class ${asked.expectedClass} (${asked.from.class}), ${asked.hasFunctions ? 'with' : 'without'} functions (${asked.from.functions}), at ${asked.now.toISOString()} (database clock)`,
     '',
     table(
-      ['CLASS', 'DEPLOYMENT', 'SHUTDOWN AT', 'DELETED', 'LISTS IT IN', 'CHOSEN'],
-      rows.map((row) => [
-        row.class,
-        row.deploymentId ?? 'no server',
-        instant(row.shutdownAt),
-        row.deleted === true ? 'yes' : 'no',
-        where(row),
-        row.class === decision.class ? 'yes' : '',
-      ]),
+      ['RULE', '', 'WHY'],
+      rules
+        .filter(({ verdict }) => verdict !== 'not reached')
+        .map(({ rule, verdict, says }) => [String(rule), verdict === 'decides' ? '=>' : '', says]),
     ),
+    '',
+    ...(rows.length === 0
+      ? ['the workspace has no rows']
+      : [
+          table(
+            ['ORDER', 'CLASS', 'DEPLOYMENT', 'STATE', 'LISTS IT IN'],
+            rows.map((row) => [
+              row.place === null ? '-' : String(row.place),
+              row.class,
+              row.deploymentId ?? 'no server',
+              row.state,
+              row.lists,
+            ]),
+          ),
+        ]),
   ].join('\n');
 }

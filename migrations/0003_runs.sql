@@ -64,6 +64,13 @@ create index runs_awaiting on runs (id) where status = 'pending' and approval = 
 create index runs_expiring on runs (expires_at)
   where status = 'pending' and approval <> 'awaiting' and expires_at is not null;
 create index runs_finished on runs (status, finished_at, id) where finished_at is not null;
+-- Suspects: runs that a sweep has ended twice, or whose last attempt follows such an end. A claim hands a worker one at a
+-- time, so that the one that kills its process does not use up the attempts of those beside it.
+create index runs_suspect on runs (lane)
+  where status = 'pending' and approval <> 'awaiting'
+    and (reap_count >= 2 or (reap_count >= 1 and attempt >= max_attempts));
+create index runs_suspect_running on runs (incarnation)
+  where status = 'running' and (reap_count >= 2 or (reap_count >= 1 and attempt >= max_attempts));
 -- At most one live run per key, and at most one successor per attempt.
 create unique index runs_dedupe on runs (lane, dedupe_key)
   where status in ('pending', 'running') and dedupe_key is not null;

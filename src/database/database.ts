@@ -15,6 +15,11 @@ export interface DatabaseOptions {
   readonly poolSize?: number;
   /** Longest time one statement may take, so that a lock never holds a step for ever. */
   readonly statementTimeoutMs?: number;
+  /**
+   * False behind a transaction-mode pooler, which refuses connections that ask for settings of their session. What has
+   * not answered is then given up by the client only; set `statement_timeout` on the role instead. Default true.
+   */
+  readonly sessionSettings?: boolean;
 }
 
 export interface Database {
@@ -45,9 +50,13 @@ export function openDatabase(options: DatabaseOptions): Database {
     connectionString: options.connectionString,
     max: options.poolSize ?? 20,
     connectionTimeoutMillis: 5_000,
-    statement_timeout: statementTimeoutMs,
-    // A process that is stopped in mid-transaction must not keep its locks.
-    idle_in_transaction_session_timeout: statementTimeoutMs,
+    ...(options.sessionSettings === false
+      ? {}
+      : {
+          statement_timeout: statementTimeoutMs,
+          // A process that is stopped in mid-transaction must not keep its locks.
+          idle_in_transaction_session_timeout: statementTimeoutMs,
+        }),
     query_timeout: statementTimeoutMs + ANSWER_GRACE_MS,
     application_name: 'berth',
   });

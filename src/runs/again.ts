@@ -33,5 +33,5 @@ export function jitteredDelay(
   attempt: RawBuilder<unknown>,
   jitter: RawBuilder<unknown>,
 ): RawBuilder<unknown> {
-  return sql`${delays}[least(${attempt}, array_length(${delays}, 1))] * (1 - ${jitter} * random())`;
+  return sql`(${delays})[least(${attempt}, array_length(${delays}, 1))] * (1 - ${jitter} * random())`;
 }

@@ -37,8 +37,16 @@ export function claimableHeads(runs: RawBuilder<unknown>, base: RawBuilder<unkno
 }
 
 /**
+ * True for a row that may be what kills its workers: reaped twice, or reaped and on its last attempt. Runs that died
+ * beside it look the same, so each gets its next attempt without the others.
+ */
+const suspect = (r: RawBuilder<unknown>): RawBuilder<unknown> =>
+  sql`(${r}.reap_count >= 2 or (${r}.reap_count >= 1 and ${r}.attempt >= ${r}.max_attempts))`;
+
+/**
  * Claims up to `limit` due runs: higher priority first, then longer available, then older; among lanes of equal priority
- * by chance, so that none starves. Empty: nothing is due. A worker that said goodbye gets nothing.
+ * by chance, so that none starves. At most one suspect is in a worker's hands at a time (one claim after the other; two
+ * at once may get one each). Empty: nothing is due. A worker that said goodbye gets nothing.
  * Retry: an answer that was lost leaves runs claimed that nobody works on; they do not beat, so a sweep ends them.
  */
 export async function claim(database: Database, request: ClaimRequest): Promise<readonly ClaimedRun[]> {
@@ -55,22 +63,36 @@ export async function claim(database: Database, request: ClaimRequest): Promise<
   const lanes = [...new Set(request.lanes)];
   if (lanes.length === 0) return [];
   const runs = table(database, 'runs');
+  const { incarnation } = worker;
+  const gone = table(database, 'berth_run_gone');
+  const due = sql`r.status = 'pending' and r.approval <> 'awaiting' and r.available_at <= now()
+    and (r.expires_at is null or r.expires_at > now())`;
   const rows = await run(
     database,
     sql<ClaimedRow>`
     with recursive ${claimableHeads(runs, sql`select unnest(${lanes}::text[]) as lane`)},
-    picked as materialized (
-      select c.id, row_number() over () as ord
+    usual as materialized (
+      select c.id, c.available_at, h.priority
       from (
         select lane, priority from heads
-        where not exists (select from ${table(database, 'berth_run_gone')} where incarnation = ${worker.incarnation})
+        where not exists (select from ${gone} where incarnation = ${incarnation})
         order by priority desc, random()
       ) h, lateral (
-        select r.id from ${runs} r
-        where r.lane = h.lane and r.priority = h.priority and r.status = 'pending' and r.approval <> 'awaiting'
-          and r.available_at <= now() and (r.expires_at is null or r.expires_at > now())
+        select r.id, r.available_at from ${runs} r
+        where r.lane = h.lane and r.priority = h.priority and ${due} and not ${suspect(sql`r`)}
         order by r.available_at, r.id limit ${limit} for update skip locked
       ) c limit ${limit}
+    ), suspected as materialized (
+      select r.id, r.available_at, r.priority from ${runs} r
+      where r.lane = any (${lanes}::text[]) and ${due} and ${suspect(sql`r`)}
+        and not exists (
+          select from ${runs} s where s.status = 'running' and s.incarnation = ${incarnation} and ${suspect(sql`s`)})
+        and not exists (select from ${gone} where incarnation = ${incarnation})
+      order by r.priority desc, r.available_at, r.id limit 1 for update of r skip locked
+    ), picked as materialized (
+      select id, row_number() over (order by priority desc, available_at, id) as ord
+      from (select * from usual union all select * from suspected) c
+      order by priority desc, available_at, id limit ${limit}
     )
     update ${runs} r set status = 'running', lease = r.lease + 1, worker_id = ${worker.workerId},
       incarnation = ${worker.incarnation}, claimed_at = now(), heartbeat_at = null

@@ -36,12 +36,12 @@ export async function releaseGone(database: Database, incarnation?: string): Pro
   const rows = await run(
     database,
     sql<{ id: RunId }>`
-      with back as (
+      with held as materialized (
+        select r.id from ${table(database, 'runs')} r where r.status = 'running' and ${gone}
+        order by r.id for update skip locked
+      ), back as (
         update ${table(database, 'runs')} r set ${releasedColumns({ reason: 'its worker stopped' })}
-        where r.id in (
-          select r.id from ${table(database, 'runs')} r where r.status = 'running' and ${gone}
-          order by r.id for update skip locked
-        ) and r.status = 'running' and ${gone}
+        from held h where r.id = h.id and r.status = 'running' and ${gone}
         returning r.id, r.lane, r.status
       )
       select id, (select count(*) from (

@@ -64,13 +64,13 @@ async function deleteBatch(
   const runs = table(database, 'runs');
   const rows = await bounded(database, bounds, (ask) =>
     ask(sql`
-      delete from ${runs} r using (
+      with old as materialized (
         select id from ${runs}
         where status = ${sql.lit(status)} and finished_at is not null
           and finished_at < now() - make_interval(secs => ${keepMs / 1000}::float8)
         order by finished_at, id limit ${batch} for update skip locked
-      ) old
-      where r.id = old.id and r.status = ${sql.lit(status)}
+      )
+      delete from ${runs} r using old where r.id = old.id and r.status = ${sql.lit(status)}
       returning r.id`),
   );
   return rows.length;

@@ -4,12 +4,11 @@
  * a transaction-mode pooler; a sweep that dies half-way leaves nothing behind for the next one to trip over.
  * The rules are those of src/plan/reap.ts.
  */
-import { type RawBuilder, sql } from 'kysely';
 import { type Database, isUnavailable } from '../database/database.ts';
 import { OperatorError } from '../errors.ts';
-import type { LanePolicy, Lanes } from '../plan/lane.ts';
+import type { Lanes } from '../plan/lane.ts';
 import { type BrakePolicy, DEFAULT_BRAKE, type ReapCode } from '../plan/reap.ts';
-import { type Bounds, bounded } from './bounded.ts';
+import type { Bounds } from './bounded.ts';
 import { releaseGone } from './goodbye.ts';
 import { due, endPage, lookAtPage, type PageKind, type SweptRun } from './reapPage.ts';
 import { type Assessment, assess, recordSweep } from './sweep.ts';

@@ -109,7 +109,7 @@ export function due(
       return {
         runs,
         recursive: false,
-        with: (lock) => sql`${policy}, due as (
+        with: (lock) => sql`${policy}, due as materialized (
           select r.id, r.lease, ${code} as code, ${delay} as delay_ms
           from ${runs} r join policy p on p.lane = r.lane
           where r.status = 'running' and r.id > ${after} and ${notSkipped} and ${code} is not null
@@ -120,7 +120,7 @@ export function due(
       return {
         runs,
         recursive: false,
-        with: (lock) => sql`due as (
+        with: (lock) => sql`due as materialized (
           select r.id, r.lease, 'run_expired' as code, ${never} from ${runs} r
           where ${waits} and r.expires_at is not null and r.expires_at <= ${at}
           order by r.expires_at limit ${limit} ${lock})`,
@@ -131,7 +131,7 @@ export function due(
         recursive: true,
         with: (lock) => sql`${policy},
           ${claimableHeads(runs, sql`select lane from policy where claim_timeout is not null`)},
-          due as (
+          due as materialized (
             select c.id, c.lease, 'worker_claim_timeout' as code, ${never}
             from heads h join policy p on p.lane = h.lane, lateral (
               select r.id, r.lease from ${runs} r

@@ -13,6 +13,7 @@ import {
 } from '@temporalio/client';
 import { ApplicationFailure } from '@temporalio/common';
 import { ERROR_VERDICTS, type ErrorCode, OperatorError } from '../errors.ts';
+import { isPaymentStatus } from '../plan/class.ts';
 import { CLASSES, type Class, isClass } from '../plan/model.ts';
 import { workspaceIdProblem } from '../plan/names.ts';
 import {
@@ -22,6 +23,7 @@ import {
   type Description,
   describe,
   nudged,
+  shardWorkflowId,
   transitionWorkflowId,
   type WishChangeMessage,
   workspaceWorkflowId,
@@ -74,6 +76,8 @@ export interface WorkspaceDescription {
   readonly settled: boolean;
   readonly workspace: WorkflowState | null;
   readonly transition: WorkflowState | null;
+  /** The shard whose rollout one of them waits for: what blocks it blocks the workspace. Null: none is waited for. */
+  readonly shard: WorkflowState | null;
 }
 
 /**
@@ -133,14 +137,20 @@ export class BerthClient {
     return this.#changeWish(workspaceId, { deleted: true });
   }
 
-  /** What the workspace's workflows say of themselves: phase, why they wait, since when and until when. */
+  /**
+   * What the workspace's workflows say of themselves: phase, why they wait, since when and until when; and the same of
+   * the shard they wait for.
+   */
   async describe(workspaceId: string): Promise<WorkspaceDescription> {
     requireWorkspaceId(workspaceId);
     const [workspace, transition] = await Promise.all([
       this.#describe(workspaceWorkflowId(workspaceId)),
       this.#describe(transitionWorkflowId(workspaceId)),
     ]);
-    return { workspaceId, settled: workspace === null && transition === null, workspace, transition };
+    const shardId = transition?.waiting?.shard ?? workspace?.waiting?.shard ?? null;
+    const shard = shardId === null ? null : await this.#describe(shardWorkflowId(shardId));
+    const settled = workspace === null && transition === null;
+    return { workspaceId, settled, workspace, transition, shard };
   }
 
   /**
@@ -217,7 +227,12 @@ export class BerthClient {
         workflow: execution.type,
         subject: workflowId.slice(workflowId.indexOf('/') + 1),
         phase: execution.typedSearchAttributes.get(ATTRIBUTES.phase) ?? 'start',
-        waiting: { why: 'a worker: none answers; check that `berth worker` runs', since, until: null },
+        waiting: {
+          why: 'a worker: none answers; check that `berth worker` runs',
+          since,
+          until: null,
+          shard: null,
+        },
         blocked: null,
         timeline: [],
         pending,
@@ -312,7 +327,7 @@ function requireWorkspaceId(workspaceId: string): void {
 
 /** Shape only; the worker also refuses words that its config does not know. */
 function requirePaymentStatus(status: string): void {
-  if (!/^[\w.-]{1,64}$/.test(status))
+  if (!isPaymentStatus(status))
     throw new OperatorError(
       'invalid-payment-status',
       `payment status ${JSON.stringify(status)} is malformed; give one word such as active, past_due or canceled`,

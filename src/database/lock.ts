@@ -34,7 +34,12 @@ export interface Locked {
   readonly hasFunctions: boolean;
   readonly sides: readonly LockedSide[];
   /** Not deleted, of a class we know. */
-  readonly routes: readonly LiveRoute[];
+  readonly routes: readonly LockedRoute[];
+}
+
+/** With the connections that it delivers to their functions. */
+export interface LockedRoute extends LiveRoute {
+  readonly connections: readonly string[];
 }
 
 export interface LockedSide {
@@ -93,6 +98,7 @@ export async function lockWorkspace(tx: Tx, workspaceId: string, rules: Rules): 
               deploymentId: row.deploymentId,
               createdAtMs: row.createdAt.getTime(),
               shutdownAtMs: row.shutdownAt?.getTime() ?? null,
+              connections: row.connections ?? [],
             },
           ]
         : [],

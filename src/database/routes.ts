@@ -24,6 +24,8 @@ export type HandOffOutcome =
   | { readonly kind: 'handedOff'; readonly nowMs: number; readonly createdAtMs: number }
   /** No full rollout of the own deployment is known: nothing may be routed to it. */
   | { readonly kind: 'notServed' }
+  /** A connection that a live route delivers already is not in the last full rollout: routers would drop its events. */
+  | { readonly kind: 'behind'; readonly why: string }
   | WishChanged;
 
 /**
@@ -43,6 +45,9 @@ export async function handOff(
     const deploymentId = ownDeploymentId(workspaceId);
     const side = locked.sides.find((s) => s.deployment_id === deploymentId);
     if (side?.state !== 'serving' || side.served_digest === null) return { kind: 'notServed' };
+    const lacking = lacks(locked, side);
+    if (lacking.length > 0)
+      return { kind: 'behind', why: `${deploymentId} has not rolled ${lacking.join(', ')} out yet` };
     const before = locked.routes.find((r) => r.class === to);
     const { createdAtMs } = await makeLive(tx, workspaceId, locked, {
       class: to,
@@ -65,6 +70,15 @@ export async function handOff(
       });
     return { kind: 'handedOff', nowMs: locked.nowMs, createdAtMs };
   });
+}
+
+/** Connections that are wished, that a live route delivers to their functions, and that the side does not serve. */
+function lacks(locked: Locked, side: LockedSide): readonly string[] {
+  const delivered = new Set(locked.routes.flatMap((route) => route.connections));
+  const served = new Set(side.served_connections);
+  return (locked.wish?.connections ?? [])
+    .filter((c) => c.functions.length > 0 && delivered.has(c.connectionId) && !served.has(c.connectionId))
+    .map((c) => c.connectionId);
 }
 
 const servedArrays = (side: LockedSide): Arrays => ({
@@ -136,6 +150,12 @@ export async function recordFreeRoute(
       };
     if (newest && side.served_digest !== configDigest(locked.wish?.connections ?? []))
       return { kind: 'notServed', why: `${side.deployment_id} has not rolled the newest config out yet` };
+    const lacking = lacks(locked, side);
+    if (lacking.length > 0)
+      return {
+        kind: 'notServed',
+        why: `${side.deployment_id} has not rolled ${lacking.join(', ')} out yet`,
+      };
     const before = locked.routes.find((r) => r.class === 'free');
     const { createdAtMs } = await makeLive(tx, workspaceId, locked, {
       class: 'free',

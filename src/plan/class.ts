@@ -15,3 +15,8 @@ export function assignClass(
   if (wish.forcedClass !== null) return wish.forcedClass;
   return wish.paymentStatus !== null && paidStatuses.includes(wish.paymentStatus) ? 'dedicated' : 'free';
 }
+
+/** The shape of a payment status: one word of at most 64 characters. Whether it is a known one is the config's business. */
+export function isPaymentStatus(value: unknown): value is string {
+  return typeof value === 'string' && /^[\w.-]{1,64}$/.test(value);
+}

@@ -2,7 +2,7 @@
  * Decides whether the safe handoff is confirmed: may every route but the kept one be marked deleted, and may its server
  * let go? Pure. Every no is a wait with its reason and the time after which asking again makes sense.
  */
-import type { Class } from './model.ts';
+import { type Class, isOwnClass } from './model.ts';
 import type { Timing } from './timing.ts';
 
 /** A route that is not deleted. */
@@ -23,17 +23,26 @@ export interface RetirementState {
 
 export type RetirementCheck =
   | { readonly kind: 'safe' }
-  | { readonly kind: 'wait'; readonly waitMs: number; readonly why: string };
+  | {
+      readonly kind: 'wait';
+      readonly waitMs: number;
+      readonly why: string;
+      /**
+       * Set when no time helps but the end of a rollout: this shard's, or null for one that nobody tells of. `waitMs` is
+       * then a first pause before asking again.
+       */
+      readonly shard?: string | null;
+    };
 
 /** Smallest wait, so that a boundary met to the millisecond never spins. */
 const MIN_WAIT_MS = 50;
-/** Asking again while a shard rolls. Larger: moves wait longer. Smaller: more questions while a long rollout runs. */
+/** First pause before asking again, should nobody tell. Larger: moves wait longer. Smaller: more questions. */
 const ROLLING_WAIT_MS = 5_000;
 
 export function confirmRetirement(state: RetirementState, timing: Timing): RetirementCheck {
   const { nowMs, keep, others } = state;
-  const wait = (untilMs: number, why: string): RetirementCheck => ({
-    kind: 'wait',
+  const wait = (untilMs: number, why: string) => ({
+    kind: 'wait' as const,
     waitMs: Math.max(MIN_WAIT_MS, untilMs - nowMs),
     why,
   });
@@ -54,6 +63,9 @@ export function confirmRetirement(state: RetirementState, timing: Timing): Retir
       return wait(settledMs, `route ${other.class} serves until its shutdown and ${timing.settleMs} ms more`);
   }
   if (state.keepIsRolling)
-    return wait(nowMs + ROLLING_WAIT_MS, `${keep.deploymentId} is in the middle of a rollout`);
+    return {
+      ...wait(nowMs + ROLLING_WAIT_MS, `${keep.deploymentId} is in the middle of a rollout`),
+      shard: isOwnClass(keep.class) ? null : keep.deploymentId,
+    };
   return { kind: 'safe' };
 }

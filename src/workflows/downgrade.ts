@@ -1,36 +1,17 @@
 /** Workflow `downgrade` (to free): docs/runbook.md, "Downgrade". It never touches another workspace. */
-import { CancellationScope, isCancellation } from '@temporalio/workflow';
+import { WishChanged } from './interruptions.ts';
 import type { TransitionInput } from './messages.ts';
 import { joinShard, recordFreeRoute, scheduleShutdown, undoDowngrade } from './proxies.ts';
-import {
-  deleteLetGo,
-  keepingFresh,
-  type MoveContext,
-  unblocked,
-  WishChanged,
-  waitFor,
-  waitForShard,
-} from './steps.ts';
-import { openTransition, retire, type TransitionResult } from './upgrade.ts';
+import { keepingFresh } from './rollOut.ts';
+import { deleteLetGo, type MoveContext, unblocked, waitFor, waitForShard } from './steps.ts';
+import { retire, type TransitionContext, type TransitionResult, transition } from './transition.ts';
 
-export async function downgrade(input: TransitionInput): Promise<TransitionResult> {
-  const context = openTransition('downgrade', input.workspaceId);
-  try {
-    await runDowngrade(context);
-    return { kind: 'done' };
-  } catch (error) {
-    if (error instanceof WishChanged) {
-      await giveUp(context);
-      return { kind: 'replan', why: error.message };
-    }
-    if (!isCancellation(error)) throw error;
-    await CancellationScope.nonCancellable(() => giveUp(context));
-    throw error;
-  }
+export function downgrade(input: TransitionInput): Promise<TransitionResult> {
+  return transition({ kind: 'downgrade' }, input, { run, undo });
 }
 
-async function runDowngrade(context: MoveContext): Promise<void> {
-  const { workspaceId, stage } = context;
+async function run(context: TransitionContext): Promise<string | null> {
+  const { workspaceId, stage, reached } = context;
 
   // 1. Schedule the shutdown. Routers that expect free find no free route and still fall back to the own one.
   stage.enter('prepare', { class: 'free' });
@@ -40,7 +21,10 @@ async function runDowngrade(context: MoveContext): Promise<void> {
 
   const letGo = await keepingFresh(context, 0, async () => {
     // 2. Join a shard. 3. When it is rolled out with this workspace in it, and only then, record the free route.
-    await joinAndRecord(context, 'downgrade', false);
+    const isRecorded =
+      (reached === 'drain' || reached === 'retire') && (await record(context, false)) === null;
+    if (!isRecorded) await joinAndRecord(context, 'downgrade', false);
+    stage.enter('handOff');
 
     // 4. Sleep until the shutdown; then retire when all that section 6 asks for holds. 5. Delete, Service last.
     stage.enter('drain');
@@ -48,7 +32,7 @@ async function runDowngrade(context: MoveContext): Promise<void> {
     if (left > 0) await waitFor(stage, left, 'drain delay: routers may still choose the own route');
     return retire(context, 'downgrade', () => scheduleShutdown({ workspaceId }));
   });
-  await deleteLetGo(context, letGo, 'downgrade');
+  return deleteLetGo(context, letGo, 'downgrade');
 }
 
 /**
@@ -61,21 +45,31 @@ export async function joinAndRecord(
   transition: string,
   newest: boolean,
 ): Promise<void> {
-  const { workspaceId, stage, ears } = context;
-  ears.shardRolled = false;
-  stage.note(`member of ${await join(context)}`);
+  const { stage } = context;
+  let rolls = stage.ears.rolls;
+  let shard = await join(context);
+  stage.note(`member of ${shard}`);
   for (let tries = 0, rolled = false; ; tries++) {
-    const demand = newest || !rolled;
-    const recorded = await unblocked(stage, () =>
-      recordFreeRoute({ workspaceId, transition, newest: demand }),
-    );
-    if (recorded.kind === 'recorded') break;
-    if (recorded.kind === 'wishChanged') throw new WishChanged(recorded.why);
-    if (await waitForShard(context, tries, recorded.why)) rolled = true;
+    if (tries > 0) stage.checkpoint();
+    const why = await record(context, newest || !rolled, transition);
+    if (why === null) return;
+    const hasRolled = await waitForShard(context, { rolls, tries, why, shard });
+    rolls = stage.ears.rolls;
+    if (hasRolled) rolled = true;
     // An edit after the shard's last look, or a shard that was lost: joining again tells it, and changes nothing else.
-    else await join(context);
+    else shard = await join(context);
   }
-  stage.enter('handOff');
+}
+
+/** Null: the free route is recorded. Else why it is not yet. */
+async function record(
+  { workspaceId, stage }: MoveContext,
+  newest: boolean,
+  transition = 'downgrade',
+): Promise<string | null> {
+  const recorded = await unblocked(stage, () => recordFreeRoute({ workspaceId, transition, newest }));
+  if (recorded.kind === 'wishChanged') throw new WishChanged(recorded.why);
+  return recorded.kind === 'recorded' ? null : recorded.why;
 }
 
 async function join({ workspaceId, stage }: MoveContext): Promise<string> {
@@ -85,9 +79,7 @@ async function join({ workspaceId, stage }: MoveContext): Promise<string> {
 }
 
 /** Before the free route is recorded the notice is taken back; afterwards everything stays for the next plan. */
-async function giveUp(context: MoveContext): Promise<void> {
-  const { workspaceId, stage } = context;
-  stage.enter('undo');
+async function undo({ workspaceId, stage }: MoveContext): Promise<void> {
   const undone = await unblocked(stage, () => undoDowngrade({ workspaceId }));
   stage.note(undone.kind === 'undone' ? 'the notice is taken back' : `nothing to undo: ${undone.why}`);
 }

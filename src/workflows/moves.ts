@@ -8,14 +8,18 @@ import { isOwnClass } from '../plan/model.ts';
 import { ownDeploymentId } from '../plan/names.ts';
 import type { Move } from '../plan/transition.ts';
 import { joinAndRecord } from './downgrade.ts';
+import { WishChanged } from './interruptions.ts';
+import type { TransitionMove } from './messages.ts';
 import { advanceRemoval, handOff, recordEmptyRoute, undoUpgrade } from './proxies.ts';
-import { deleteLetGo, type MoveContext, rollOutOwn, unblocked, WishChanged, waitFor } from './steps.ts';
-import { retire } from './upgrade.ts';
+import { rollOutOwn } from './rollOut.ts';
+import { deleteLetGo, type MoveContext, unblocked, waitFor } from './steps.ts';
+import { retire } from './transition.ts';
 
 /** Moves that are no child workflow. */
-export type ShortMove = Exclude<Move, { kind: 'settled' | 'blocked' | 'upgrade' | 'downgrade' }>;
+export type ShortMove = Exclude<Move, { kind: 'settled' | 'blocked' } | TransitionMove>;
 
-export async function perform(context: MoveContext, move: ShortMove): Promise<void> {
+/** Answers why it did not do what it was for (an own deployment stays), which only a new plan can judge; else null. */
+export async function perform(context: MoveContext, move: ShortMove): Promise<string | null> {
   const { workspaceId, stage } = context;
   stage.enter(move.kind);
   switch (move.kind) {
@@ -35,7 +39,8 @@ export async function perform(context: MoveContext, move: ShortMove): Promise<vo
     case 'place':
     case 'refresh':
     case 'swap':
-      return settleOn(context, move);
+      await settleOn(context, move);
+      return null;
     default:
       return assertNever(move, 'move');
   }
@@ -48,11 +53,15 @@ async function settleOn(
   const { workspaceId, stage } = context;
   if (move.kind !== 'swap' && move.on === 'nothing') return recordEmpty(context, move.to, false);
   if (!isOwnClass(move.to)) return joinAndRecord(context, move.kind, true);
-  await rollOutOwn(context, move.to);
-  if (move.kind === 'refresh') return;
   const { to, kind: transition } = move;
-  const handedOff = await unblocked(stage, () => handOff({ workspaceId, to, transition }));
-  if (handedOff.kind === 'wishChanged') throw new WishChanged(handedOff.why);
+  for (;;) {
+    await rollOutOwn(context, to);
+    if (move.kind === 'refresh') return;
+    const handedOff = await unblocked(stage, () => handOff({ workspaceId, to, transition }));
+    if (handedOff.kind === 'wishChanged') throw new WishChanged(handedOff.why);
+    if (handedOff.kind !== 'behind') return;
+    stage.note(handedOff.why);
+  }
 }
 
 async function recordEmpty(
@@ -65,20 +74,21 @@ async function recordEmpty(
   if (wait) await waitFor(stage, recorded.waitMs, 'handoff delay: routers may still act on the old table');
 }
 
-async function discard(context: MoveContext): Promise<void> {
+async function discard(context: MoveContext): Promise<string | null> {
   const { workspaceId, stage } = context;
   const undone = await unblocked(stage, () => undoUpgrade({ workspaceId }));
-  if (undone.kind === 'undone') await deleteLetGo(context, [ownDeploymentId(workspaceId)], 'discard');
+  return undone.kind === 'undone'
+    ? deleteLetGo(context, [ownDeploymentId(workspaceId)], 'discard')
+    : undone.why;
 }
 
-async function remove(context: MoveContext): Promise<void> {
+async function remove(context: MoveContext): Promise<string | null> {
   const { workspaceId, stage } = context;
-  for (;;) {
+  for (let round = 0; ; round++) {
+    if (round > 0) stage.checkpoint();
     const step = await unblocked(stage, () => advanceRemoval({ workspaceId }));
     if (step.kind === 'wishChanged') throw new WishChanged(step.why);
-    if (step.kind === 'released') {
-      return deleteLetGo(context, step.letGo, 'remove');
-    }
+    if (step.kind === 'released') return deleteLetGo(context, step.letGo, 'remove');
     await waitFor(stage, step.waitMs, step.why);
   }
 }

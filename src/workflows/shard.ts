@@ -3,20 +3,14 @@
  * again". It gathers for a moment, rolls all of them out as one rollout, records the routes in bulk, pauses, and ends
  * when a look finds nothing due. What is heard during a rollout goes into the next one.
  */
-import {
-  allHandlersFinished,
-  CancellationScope,
-  condition,
-  continueAsNew,
-  isCancellation,
-  setHandler,
-  sleep,
-  workflowInfo,
-} from '@temporalio/workflow';
-import { nudged, type ShardInput } from './messages.ts';
-import { awaitShardRollout, finishShard, type RolloutOutcome, rollShard } from './proxies.ts';
+import { allHandlersFinished, condition, continueAsNew } from '@temporalio/workflow';
+import { alongside, Interruption, Renew } from './interruptions.ts';
+import type { ShardInput } from './messages.ts';
+import { awaitShardRollout, finishShard, rollShard } from './proxies.ts';
+import { untilRolledOut } from './rollOut.ts';
+import { ShownRollout } from './shownRollout.ts';
 import { Stage } from './stage.ts';
-import { pauseAfter, ShownRollout, unblocked, unblockedUnless, waitFor } from './steps.ts';
+import { pauseAfter, unblocked, untilNudged, waitFor } from './steps.ts';
 
 export interface ShardPace {
   /** How long changes are gathered before a rollout. */
@@ -25,30 +19,34 @@ export interface ShardPace {
   readonly pauseMs: number;
 }
 
-export async function shard({ shardId, pace }: ShardInput & { readonly pace: ShardPace }): Promise<void> {
-  const stage = new Stage('shard', shardId);
-  const heard = { nudge: false };
-  setHandler(nudged, () => {
-    heard.nudge = true;
-  });
+/** Something changed that may mend a rollout that fails. */
+class Remedy extends Interruption {}
 
-  for (let tries = 0; ; ) {
-    // Before every rollout, also while none can begin: a config nobody mends for weeks must not outgrow a history.
-    if (workflowInfo().continueAsNewSuggested) {
-      await condition(allHandlersFinished);
-      return continueAsNew<typeof shard>({ shardId, pace });
-    }
+export async function shard(input: ShardInput & { readonly pace: ShardPace }): Promise<void> {
+  const stage = new Stage('shard', input.shardId, input.shown);
+  stage.renewable = true;
+  try {
+    await untilNothingIsDue(stage, input);
+  } catch (error) {
+    if (!(error instanceof Renew)) throw error;
+    await condition(allHandlersFinished);
+    return continueAsNew<typeof shard>({ ...input, shown: stage.shown });
+  }
+}
+
+async function untilNothingIsDue(
+  stage: Stage,
+  { shardId, pace }: ShardInput & { readonly pace: ShardPace },
+): Promise<void> {
+  const { ears } = stage;
+  for (let round = 0, tries = 0; ; round++) {
+    if (round > 0) stage.checkpoint();
     if (pace.gatherMs > 0) await waitFor(stage, pace.gatherMs, 'gathering changes');
-    heard.nudge = false;
+    const heard = ears.nudges;
     stage.enter('roll');
-    const rolled = await unblockedUnless(
-      stage,
-      () => heard.nudge,
-      () => rollShard({ shardId }),
-    );
-    if (rolled === null) continue;
+    const rolled = await unblocked(stage, () => rollShard({ shardId }));
     if (rolled.kind === 'settled') {
-      if (heard.nudge) continue;
+      if (ears.nudges !== heard) continue;
       stage.enter('settled');
       return;
     }
@@ -56,21 +54,21 @@ export async function shard({ shardId, pace }: ShardInput & { readonly pace: Sha
       await waitFor(stage, pauseAfter(tries++), rolled.why);
       continue;
     }
-    stage.note(`rollout ${rolled.seq} with ${rolled.members} members`);
-    const ended = await untilRolledOut(stage, heard, shardId, rolled.template);
+    const { seq, template, members } = rolled;
+    stage.note(`rollout ${seq} with ${members} members`);
+    const rollout = new ShownRollout(stage, shardId);
+    const ended = await unlessMended(stage, rollout, heard, () =>
+      untilRolledOut(rollout, () => awaitShardRollout({ shardId, template, ...rollout.told })),
+    );
     if (ended === 'rolledOut') {
       tries = 0;
-      const finished = await unblocked(stage, () =>
-        finishShard({ shardId, seq: rolled.seq, template: rolled.template }),
-      );
+      const finished = await unblocked(stage, () => finishShard({ shardId, seq, template }));
       if (finished.kind === 'finished') stage.note(`recorded ${finished.recorded} routes`);
-      if (pace.pauseMs > 0) {
-        stage.wait('pause between rollouts', pace.pauseMs);
-        await sleep(pace.pauseMs, { summary: 'pause between rollouts' });
-        stage.go();
-      }
-    } else if (!heard.nudge) {
-      await waitFor(stage, pauseAfter(tries++), 'rolling out again');
+      if (pace.pauseMs > 0) await waitFor(stage, pace.pauseMs, 'pause between rollouts');
+    } else if (ended === 'applyAgain') {
+      const pauseMs = pauseAfter(tries++);
+      stage.wait(`rollout of ${shardId}`, pauseMs, { detail: 'rolling out again' });
+      await untilNudged(stage, heard, pauseMs, 'rolling out again');
     }
   }
 }
@@ -79,31 +77,19 @@ export async function shard({ shardId, pace }: ShardInput & { readonly pace: Sha
  * A rollout that makes progress is never interrupted. One that fails is waited for until it recovers, or until
  * something changed that may mend it.
  */
-async function untilRolledOut(
+async function unlessMended<T>(
   stage: Stage,
-  heard: { nudge: boolean },
-  shardId: string,
-  template: string,
-): Promise<'rolledOut' | 'rollAgain'> {
-  const shown = new ShownRollout(stage, shardId);
-  for (;;) {
-    const scope = new CancellationScope();
-    const { told } = shown;
-    const failing: boolean = told.known !== null;
-    const hearing: Promise<null> = scope.run(() => condition(() => failing && heard.nudge)).then(() => null);
-    hearing.catch(() => undefined);
-    const watching: Promise<RolloutOutcome> = scope.run(() =>
-      unblocked(stage, () => awaitShardRollout({ shardId, template, ...told })),
-    );
-    const seen = await Promise.race([watching, hearing]);
-    scope.cancel();
-    if (seen === null) {
-      await watching.catch((error) => {
-        if (!isCancellation(error)) throw error;
-      });
-      return 'rollAgain';
-    }
-    const end = shown.take(seen);
-    if (end !== null) return end === 'rolledOut' ? 'rolledOut' : 'rollAgain';
+  rollout: ShownRollout,
+  heard: number,
+  watch: () => Promise<T>,
+): Promise<T | 'mended'> {
+  try {
+    return await alongside(watch, async () => {
+      await condition(() => rollout.isFailing && stage.ears.nudges !== heard);
+      throw new Remedy('something changed');
+    });
+  } catch (error) {
+    if (error instanceof Remedy) return 'mended';
+    throw error;
   }
 }

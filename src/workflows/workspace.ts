@@ -4,83 +4,105 @@
  *
  * Modes: planning (an observation is under way); moving (a move runs, edits are passed on, a changed aim cancels it);
  * resting (blocked: only a nudge or the safety net's pause leads on). It leaves by returning, when the plan says
- * `settled` and nothing was heard since the observation.
+ * `settled` and nothing was heard since the observation; or by continuing as new when its history is long, also while a
+ * transition runs, which the next run adopts.
  */
-import { TerminatedFailure, WorkflowExecutionAlreadyStartedError } from '@temporalio/common';
+import { ApplicationFailure } from '@temporalio/common';
 import {
   allHandlersFinished,
   CancellationScope,
-  ChildWorkflowFailure,
   condition,
   continueAsNew,
-  getExternalWorkflowHandle,
   isCancellation,
-  ParentClosePolicy,
   setHandler,
-  startChild,
-  workflowInfo,
 } from '@temporalio/workflow';
+import { isBlocked } from '../errors.ts';
 import type { Observed } from '../plan/model.ts';
 import { hasStaleOwnSide, hasStaleSide, type Move, planMove, sameAim } from '../plan/transition.ts';
-import { downgrade } from './downgrade.ts';
-import {
-  ATTRIBUTES,
-  changeWish,
-  nudged,
-  shardRolled,
-  transitionWorkflowId,
-  type WorkspaceInput,
-} from './messages.ts';
-import { perform, type ShortMove } from './moves.ts';
+import { alongside, Interruption, isBug, Renew, WishChanged } from './interruptions.ts';
+import { changeWish, type WorkspaceInput } from './messages.ts';
 import { observe, recordWish } from './proxies.ts';
+import { refuseMalformed } from './refusals.ts';
 import { Stage } from './stage.ts';
-import { type MoveContext, pauseAfter, unblocked, WishChanged } from './steps.ts';
-import { upgrade } from './upgrade.ts';
+import { type MoveContext, pauseAfter, unblocked, untilNudged } from './steps.ts';
+import { Adoption, shortMove, startTransition, type UnderWay } from './underWay.ts';
 
 /** The same move planned again and again means that performing it changes nothing: slow down, and say so. */
 const REPEATS_BEFORE_PAUSE = 3;
+/** While nothing can be planned; a nudge wakes at once. Larger: a remedy nobody told of waits. Smaller: more history. */
+const RESTING_PAUSE_MS = pauseAfter(8);
 
-export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> {
-  const stage = new Stage('workspace', workspaceId);
-  const heard = { nudge: false };
-  const context: MoveContext = { workspaceId, stage, ears: { edits: 0, shardRolled: false } };
-  setHandler(nudged, () => {
-    heard.nudge = true;
-  });
-  setHandler(shardRolled, () => {
-    context.ears.shardRolled = true;
-  });
+/** The wish leads elsewhere than the move under way. */
+class Elsewhere extends Interruption {}
+
+export async function workspace({ workspaceId, shown }: WorkspaceInput): Promise<void> {
+  const stage = new Stage('workspace', workspaceId, shown);
+  const context: MoveContext = { workspaceId, stage };
+  const adoption = new Adoption(workspaceId);
+  receiveWishes(context);
+  stage.renewable = true;
+  try {
+    await untilSettled(context, adoption);
+  } catch (error) {
+    if (!(error instanceof Renew)) throw error;
+    await condition(allHandlersFinished);
+    return continueAsNew<typeof workspace>({ workspaceId, shown: stage.shown });
+  }
+}
+
+function receiveWishes({ workspaceId, stage }: MoveContext): void {
   let recording: Promise<unknown> | undefined;
-  setHandler(changeWish, async (change) => {
-    const record = () => unblocked(stage, () => recordWish({ workspaceId, change }));
-    // Order: as they came; side by side, one that has to be tried again would be written over by an older wish.
-    const recorded = recording === undefined ? record() : recording.then(record, record);
-    recording = recorded;
-    const outcome = await recorded;
-    heard.nudge = true;
-    return outcome;
-  });
+  setHandler(
+    changeWish,
+    async (change) => {
+      const record = async () => {
+        const outcome = await recordWish({ workspaceId, change });
+        if (isBlocked(outcome)) throw ApplicationFailure.nonRetryable(outcome.why, outcome.code);
+        return outcome;
+      };
+      // Order: as they came; side by side, one that has to be tried again would be written over by an older wish.
+      const recorded = recording === undefined ? record() : recording.then(record, record);
+      recording = recorded;
+      const outcome = await recorded;
+      stage.ears.nudges++;
+      return outcome;
+    },
+    { validator: refuseMalformed },
+  );
+}
 
+async function untilSettled(context: MoveContext, adoption: Adoption): Promise<void> {
+  const { workspaceId, stage } = context;
+  const { ears } = stage;
+  // Another run of this workflow may have left its transition behind, when it was terminated or continued as new.
+  let mayHaveOrphan = true;
   let last = '';
   let repeats = 0;
-  for (;;) {
-    // Before every look, also while it is blocked: a wish that nobody mends for weeks must not outgrow a history.
-    if (workflowInfo().continueAsNewSuggested) {
-      await condition(allHandlersFinished);
-      return continueAsNew<typeof workspace>({ workspaceId });
-    }
-    heard.nudge = false;
+  let stays: string | null = null;
+  for (let round = 0; ; round++) {
+    // Before every further look, also while it is blocked: a wish that nobody mends for weeks must not outgrow a history.
+    if (round > 0) stage.checkpoint();
+    const heard = ears.nudges;
     const observed = await unblocked(stage, () => observe({ workspaceId }));
     const move = planMove(observed);
     if (move.kind === 'settled') {
       await condition(allHandlersFinished);
-      if (heard.nudge) continue;
+      if (ears.nudges !== heard) continue;
       stage.enter('settled');
       return;
     }
+    if (mayHaveOrphan) {
+      mayHaveOrphan = false;
+      const orphan = await adoption.find(context);
+      if (orphan !== null) {
+        stage.note(`adopts the ${orphan.move.kind} that is under way`);
+        stays = await accompany(context, orphan, observed, heard);
+        continue;
+      }
+    }
     if (move.kind === 'blocked') {
       stage.block(move.code, move.why);
-      await condition(() => heard.nudge, pauseAfter(8), { summary: `blocked: ${move.code}` });
+      await untilNudged(stage, heard, RESTING_PAUSE_MS, `blocked: ${move.code}`);
       continue;
     }
     stage.unblock();
@@ -89,126 +111,80 @@ export async function workspace({ workspaceId }: WorkspaceInput): Promise<void> 
     last = key;
     if (repeats >= REPEATS_BEFORE_PAUSE) {
       const why = `${move.kind} was performed ${repeats} times and is still planned`;
-      stage.wait(why, pauseAfter(repeats));
-      await condition(() => heard.nudge, pauseAfter(repeats), { summary: why });
+      const pauseMs = pauseAfter(repeats);
+      stage.wait(why, pauseMs, stays === null ? {} : { detail: stays });
+      await untilNudged(stage, heard, pauseMs, why);
     }
-    await run(context, heard, move, observed);
+    const begun = await begin(context, move);
+    if (begun === null) mayHaveOrphan = true;
+    else stays = await accompany(context, begun, observed, heard);
+  }
+}
+
+async function begin(
+  context: MoveContext,
+  move: Exclude<Move, { kind: 'settled' | 'blocked' }>,
+): Promise<UnderWay | null> {
+  if (move.kind !== 'upgrade' && move.kind !== 'downgrade') return shortMove(context, move);
+  const child = await startTransition(context.workspaceId, move);
+  if (child !== null) context.stage.enter(move.kind);
+  return child;
+}
+
+/**
+ * Waits for one move; passes edits on, and stops it when the wish leads elsewhere. Answers why it did not do what it was
+ * for, where it says so.
+ */
+async function accompany(
+  context: MoveContext,
+  under: UnderWay,
+  observed: Observed,
+  heard: number,
+): Promise<string | null> {
+  try {
+    return await alongside(under.run, () => listen(context, under, observed, heard));
+  } catch (error) {
+    // A history that is too long ends this run, not the transition: the next one adopts it.
+    if (isBug(error) || error instanceof Renew) throw error;
+    if (error instanceof WishChanged) return error.message;
+    if (error instanceof Elsewhere) {
+      context.stage.note(error.message);
+      await under.stop();
+      return null;
+    }
+    // This workflow itself is cancelled: it ends as cancelled, after what it had under way.
+    if (isCancellation(error)) await CancellationScope.nonCancellable(under.stop);
+    throw error;
   }
 }
 
 /**
- * Performs one move; passes edits on, and cancels it when the wish leads elsewhere. A nudge without news, as the fleet
- * sends them, is not passed on: it would start the move's rollout over, and a move that is stuck for days would outgrow
- * its history.
+ * Looks again at every nudge. One without news, as the fleet sends them, only wakes what is blocked: it must not start
+ * the move's rollout over, and a move that is stuck for days must not outgrow its history by it.
  */
-async function run(
-  context: MoveContext,
-  heard: { nudge: boolean },
-  move: Exclude<Move, { kind: 'settled' | 'blocked' }>,
+async function listen(
+  { workspaceId, stage }: MoveContext,
+  under: UnderWay,
   observed: Observed,
+  since: number,
 ): Promise<void> {
-  const { workspaceId, stage, ears } = context;
-  const scope = new CancellationScope();
-  const state: { ended: boolean; error: unknown } = { ended: false, error: undefined };
+  const { ears } = stage;
+  const { move } = under;
   let told = observed.wish?.configDigest;
-  let passOn = async (): Promise<void> => {
-    ears.edits++;
-  };
-
-  if (move.kind === 'upgrade' || move.kind === 'downgrade') {
-    const child = await startTransition(workspaceId, move, scope);
-    if (child === null) {
-      // Another run of this workflow left its transition behind; it goes on by itself and is told of the nudge.
-      stage.wait('a transition that is under way already', null);
-      await getExternalWorkflowHandle(transitionWorkflowId(workspaceId)).signal(nudged).catch(ignoreGone);
-      await condition(() => heard.nudge, pauseAfter(2), { summary: 'a transition is under way already' });
-      return;
-    }
-    stage.enter(move.kind);
-    passOn = () => child.signal(nudged).catch(ignoreGone);
-    settle(child.result());
-    // An edit came before the move, and a side that serves has not got it yet.
-    if (hasStaleSide(observed)) await passOn();
-  } else {
-    const short: ShortMove = move;
-    settle(scope.run(() => perform(context, short)));
-  }
-
-  function settle(work: Promise<unknown>): void {
-    work.then(
-      () => {
-        state.ended = true;
-      },
-      (error: unknown) => {
-        state.error = error;
-        state.ended = true;
-      },
-    );
-  }
-
-  for (;;) {
-    await condition(() => state.ended || heard.nudge);
-    if (state.ended) break;
-    heard.nudge = false;
+  // An edit came before the move, and a side that serves has not got it yet; the short moves begin with the newest.
+  if ((move.kind === 'upgrade' || move.kind === 'downgrade') && hasStaleSide(observed))
+    await under.tell(true);
+  for (let heard = since; ; ) {
+    await condition(() => ears.nudges !== heard);
+    // Short moves look at their own history; while a transition runs, this is the only place.
+    stage.checkpoint();
+    heard = ears.nudges;
     const seen = await unblocked(stage, () => observe({ workspaceId }));
     const next = planMove(seen);
-    if (state.ended) {
-      heard.nudge = true;
-      break;
-    }
-    if (sameAim(move, next)) {
-      if (seen.wish?.configDigest !== told || hasStaleOwnSide(seen)) {
-        told = seen.wish?.configDigest;
-        await passOn();
-      }
-      continue;
-    }
-    stage.note(`the wish leads elsewhere (${next.kind}); ${move.kind} is cancelled`);
-    scope.cancel();
-    await condition(() => state.ended);
-    break;
+    if (!sameAim(move, next))
+      throw new Elsewhere(`the wish leads elsewhere (${next.kind}); ${move.kind} is cancelled`);
+    const isEdit = seen.wish?.configDigest !== told || hasStaleOwnSide(seen);
+    told = seen.wish?.configDigest;
+    await under.tell(isEdit);
   }
-  if (state.error !== undefined && !isExpected(state.error)) throw state.error;
-}
-
-function startTransition(
-  workspaceId: string,
-  move: Extract<Move, { kind: 'upgrade' | 'downgrade' }>,
-  scope: CancellationScope,
-) {
-  const options = {
-    workflowId: transitionWorkflowId(workspaceId),
-    // A parent that is terminated or lost must not leave a half-done move: the child goes on, the fleet looks again.
-    parentClosePolicy: ParentClosePolicy.ABANDON,
-    staticSummary: `${move.kind} of ${workspaceId}`,
-    typedSearchAttributes: [
-      { key: ATTRIBUTES.workspace, value: workspaceId },
-      { key: ATTRIBUTES.class, value: move.kind === 'upgrade' ? move.to : 'free' },
-      { key: ATTRIBUTES.phase, value: 'start' },
-    ],
-  };
-  return scope.run(async () => {
-    try {
-      return move.kind === 'upgrade'
-        ? await startChild(upgrade, { ...options, args: [{ workspaceId, to: move.to }] })
-        : await startChild(downgrade, { ...options, args: [{ workspaceId }] });
-    } catch (error) {
-      if (error instanceof WorkflowExecutionAlreadyStartedError) return null;
-      throw error;
-    }
-  });
-}
-
-/** A transition that ended between the look and the message needs no message. */
-function ignoreGone(error: unknown): void {
-  if (isCancellation(error)) throw error;
-}
-
-/**
- * The child's cancellation that we asked for arrives wrapped in a ChildWorkflowFailure. One that was terminated (by a
- * person, or by the server for its length) left its rows as they are: the next plan starts from them.
- */
-function isExpected(error: unknown): boolean {
-  const terminated = error instanceof ChildWorkflowFailure && error.cause instanceof TerminatedFailure;
-  return error instanceof WishChanged || isCancellation(error) || terminated;
 }

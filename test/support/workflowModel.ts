@@ -184,6 +184,7 @@ export class Runner {
         }
       case 'handOff': {
         const outcome = world.handOff(workspaceId, to);
+        if (outcome.kind === 'behind') throw new Replan(outcome.why);
         if (outcome.kind !== 'handedOff') throw new Replan(outcome.kind);
         state.waitMs = world.nowMs + outcome.waitMs;
         return;

@@ -349,6 +349,8 @@ export class World {
     const deploymentId = ownDeploymentId(workspaceId);
     const side = this.#side(workspaceId, deploymentId);
     if (side?.state !== 'serving' || side.served === null) return { kind: 'notServed' as const };
+    if (this.#lacks(workspaceId, side.served.arrays))
+      return { kind: 'behind' as const, why: `${deploymentId} has not rolled all of it out yet` };
     const others = this.liveRows(workspaceId).filter((r) => r.class !== to);
     const createdAtMs = this.#makeLive(workspaceId, to, deploymentId, side.served.arrays);
     this.#markRouted(side);
@@ -363,6 +365,14 @@ export class World {
     this.commit(workspaceId);
     const safeFromMs = createdAtMs + this.timing.handoffDelayMs;
     return { kind: 'handedOff' as const, waitMs: Math.max(0, safeFromMs - this.nowMs) + 1 };
+  }
+
+  /** A wished connection that a live route delivers is not served there. */
+  #lacks(workspaceId: string, served: Arrays): boolean {
+    const delivered = new Set(this.liveRows(workspaceId).flatMap((r) => r.connections));
+    return arraysOf(this.#liveWishes(workspaceId)).connections.some(
+      (id) => delivered.has(id) && !served.connections.includes(id),
+    );
   }
 
   scheduleShutdown(workspaceId: string) {
@@ -394,6 +404,8 @@ export class World {
         why: `${side.deploymentId} has not rolled the newest config out yet`,
       };
     if (side?.served == null) throw new Error('no shard side to record');
+    if (this.flaws.recordsUnserved !== true && this.#lacks(workspaceId, side.served.arrays))
+      return { kind: 'notServed' as const, why: `${side.deploymentId} has not rolled all of it out yet` };
     const createdAtMs = this.#makeLive(workspaceId, 'free', side.deploymentId, side.served.arrays);
     this.#markRouted(side);
     this.commit(workspaceId);
@@ -694,14 +706,21 @@ export class World {
     for (const side of this.members(shard)) {
       if (side.state !== 'serving' || !side.wantsRoute || side.renderedSeq !== seq || side.served === null)
         continue;
-      side.wantsRoute = false;
       const { wanted, hasFunctions } = this.#wanted(side.workspaceId);
-      if (wanted !== 'free' || !hasFunctions) continue;
+      const isWished = wanted === 'free' && hasFunctions;
+      // The next rollout, which contains it, records the route.
+      if (isWished && this.#lacks(side.workspaceId, side.served.arrays)) continue;
+      side.wantsRoute = false;
+      if (!isWished) continue;
       this.#makeLive(side.workspaceId, 'free', shard, side.served.arrays);
       this.#markRouted(side);
       recorded++;
     }
     for (const id of this.#copyServedArrays(shard)) changed.add(id);
+    // Who drains another route waits for the end of the rollout.
+    for (const { workspaceId, renderedSeq } of this.members(shard))
+      if (renderedSeq === seq && this.liveRows(workspaceId).some((r) => r.deploymentId !== shard))
+        changed.add(workspaceId);
     for (const id of this.workspaces.keys()) this.commit(id);
     return { kind: 'finished', recorded, changed: [...changed] };
   }

@@ -29,15 +29,18 @@ export async function why(context: CliContext, workspaceId: string): Promise<num
   return settled ? EXIT.ok : EXIT.pending;
 }
 
-/** The innermost workflow's reasons first: what holds the transition holds the workspace. */
-export function reasonsOf(description: WorkspaceDescription): string[] {
-  return [description.transition, description.workspace].flatMap((state) =>
-    state === null ? [] : reasonsOfOne(state),
-  );
+/** The innermost workflow's reasons first: what holds the shard holds the transition, and that the workspace. */
+export function reasonsOf({ shard, transition, workspace }: WorkspaceDescription): string[] {
+  return [
+    ...(shard === null ? [] : reasonsOfOne(shard, `shard ${shard.subject}`)),
+    ...[transition, workspace].flatMap((state) =>
+      state === null ? [] : reasonsOfOne(state, state.workflow),
+    ),
+  ];
 }
 
-function reasonsOfOne(state: WorkflowState): string[] {
-  const at = `${state.workflow}, ${state.phase}`;
+function reasonsOfOne(state: WorkflowState, name: string): string[] {
+  const at = `${name}, ${state.phase}`;
   return [
     ...(state.blocked === null
       ? []

@@ -69,3 +69,4 @@ export type {
   TerminalStatus,
   WorkerIdentity,
 } from './types.ts';
+export * from './worker/index.ts';

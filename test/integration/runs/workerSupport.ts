@@ -58,7 +58,6 @@ export function startWorker(
       aborted: (run, reason) => void told.aborts.push({ id: run.id, why: reason.why }),
       error: (error, doing) => {
         told.errors.push({ error, doing });
-        console.error(doing, error);
       },
       beat: () => {
         told.beats++;

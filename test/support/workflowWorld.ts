@@ -89,9 +89,9 @@ export class WorkflowWorld {
    */
   static async open(
     env: TestWorkflowEnvironment,
-    options: WorldOptions & { readonly replacesWorker?: boolean } = {},
+    options: WorldOptions & { readonly replacesWorker?: boolean; readonly world?: World } = {},
   ): Promise<WorkflowWorld> {
-    const world = new World({ ...options, nowMs: await env.currentTimeMs() });
+    const world = options.world ?? new World({ ...options, nowMs: await env.currentTimeMs() });
     const opened = new WorkflowWorld(env, world, options.replacesWorker === true);
     await opened.startWorker();
     return opened;

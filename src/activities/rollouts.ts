@@ -3,21 +3,24 @@
  * ids, digests and outcomes leave it.
  */
 import { CancelledFailure, Context, log } from '@temporalio/activity';
-import type { ApplyOutcome } from '../cluster/cluster.ts';
+import type { ApplyOutcome, DeploymentSpec } from '../cluster/cluster.ts';
 import { buildParts } from '../cluster/config.ts';
-import { finishShard, renderShard } from '../database/shards.ts';
+import { finishShard, recordShardApplied, renderShard } from '../database/shards.ts';
 import {
   forgetOwnSide,
   markOwnServed,
   mayDelete,
   prepareOwnSide,
+  raiseFence,
+  recordApplied,
   recordRendered,
   type ServedWorkspace,
 } from '../database/sides.ts';
 import { failingFunction } from '../database/wishes.ts';
 import { assertNever, type Blocked, OperatorError } from '../errors.ts';
+import { contestedReason } from '../plan/contested.ts';
 import type { ConnectionWish, OwnClass } from '../plan/model.ts';
-import { type RolloutStatus, rolloutStatus } from '../plan/rollout.ts';
+import { type Observation, type RolloutStatus, rolloutStatus } from '../plan/rollout.ts';
 import { bounded } from './boundary.ts';
 import type { ActivityDeps } from './deps.ts';
 
@@ -32,6 +35,11 @@ const WATCH_FOR_MS = 30 * 60_000;
 const STRAYED_MS = 10_000;
 /** Polling of a deletion, which has no watch of its own. */
 const DELETE_POLL_MS = 500;
+/**
+ * Bounds an apply from the start of its attempt: below the timeout of proxies.ts (3 min), so that an attempt which was
+ * given up is not still writing.
+ */
+const APPLY_WITHIN_MS = 150_000;
 
 export type AppliedOutcome =
   | { readonly kind: 'applied'; readonly deploymentId: string; readonly template: string }
@@ -52,15 +60,29 @@ export interface Told {
 
 /** How a wait for a rollout ended. */
 export type RolloutOutcome =
-  | { readonly kind: 'rolledOut' }
+  /** `note`: what could not be done beside it and is tried again at the next rollout. */
+  | { readonly kind: 'rolledOut'; readonly note?: string }
   | { readonly kind: 'failing'; readonly reason: string; readonly why: string }
   /** The objects are not what was applied (edited, deleted): apply again. */
   | { readonly kind: 'applyAgain'; readonly why: string }
   | { readonly kind: 'stillRolling'; readonly why: string };
 
+export type DeleteOutcome =
+  | { readonly kind: 'gone' }
+  | { readonly kind: 'kept'; readonly why: string }
+  /** It takes its time: `left` is still there. Call again; it goes on where it is. */
+  | { readonly kind: 'deleting'; readonly left: readonly string[]; readonly why: string };
+
+/** What a watch ended with; `proof` of a rollout that is proven. */
+interface Watched {
+  readonly outcome: RolloutOutcome;
+  readonly proof: Observation | null;
+}
+
 export function createRolloutActivities({ database, cluster, rules, messenger }: ActivityDeps) {
   /** Watches until the rollout is proven or there is news; heartbeats; stops at once when cancelled. */
-  async function watchRollout(deploymentId: string, template: string, told: Told): Promise<RolloutOutcome> {
+  async function watchRollout(deploymentId: string, template: string, told: Told): Promise<Watched> {
+    const ended = (outcome: RolloutOutcome): Watched => ({ outcome, proof: null });
     const context = Context.current();
     const stop = new AbortController();
     const onCancel = () => stop.abort();
@@ -88,14 +110,16 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       for await (const seen of cluster.watch(deploymentId, stop.signal)) {
         const status = rolloutStatus(seen, template);
         last = whyOf(status);
-        const astray = status.kind === 'rolling' && seen.templateDigest !== template;
+        // Nobody but an apply brings these about again, so that waiting for them would never end.
+        const undone = seen.templateDigest !== template || !seen.serviceExists || seen.desiredReplicas === 0;
+        const astray = status.kind === 'rolling' && undone;
         strayedAt = astray ? (strayedAt ?? performance.now()) : null;
         // What fails was applied for a worker that is gone; this one's config (an image, resources) may be the remedy.
         if (status.kind === 'failing' && context.info.attempt > 1)
-          return { kind: 'applyAgain', why: `another worker took over, and it fails: ${status.why}` };
+          return ended({ kind: 'applyAgain', why: `another worker took over, and it fails: ${status.why}` });
         stands(status.kind === 'rolling' || status.kind === 'unknown' ? status.why : null);
         const news = newsOf(status, told.known);
-        if (news !== null) return news;
+        if (news !== null) return { outcome: news, proof: news.kind === 'rolledOut' ? seen : null };
       }
     } finally {
       clearInterval(beat);
@@ -105,7 +129,7 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       stop.abort();
     }
     if (context.cancellationSignal.aborted) throw new CancelledFailure('wait for the rollout was cancelled');
-    return { kind: strayed() ? 'applyAgain' : 'stillRolling', why: last };
+    return ended({ kind: strayed() ? 'applyAgain' : 'stillRolling', why: last });
   }
 
   /** Retry: an earlier attempt may have deleted and forgotten it. What exists and is in no record is nobody's to delete. */
@@ -118,29 +142,66 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       : { kind: 'gone' };
   }
 
+  /**
+   * Applies within what is left of the attempt. A newer apply is no outcome that anybody waits for: the next attempt
+   * renders anew, and an attempt that was given up is heard by nobody.
+   */
+  async function applyWithin(
+    startedAt: number,
+    known: Parameters<typeof raiseFence>[1],
+    spec: DeploymentSpec,
+  ): Promise<Exclude<ApplyOutcome, { kind: 'superseded' }>> {
+    const withinMs = Math.max(1, APPLY_WITHIN_MS - (performance.now() - startedAt));
+    const outcome = await cluster.apply(spec, { withinMs });
+    if (outcome.kind !== 'superseded') return outcome;
+    await raiseFence(database, known, outcome.fence);
+    throw superseded(spec.deploymentId, spec.fence);
+  }
+
+  /** Null: done. Else why not: somebody must grant it, and neither a shard nor a move waits for that. */
+  async function pruneOrSay(deploymentId: string): Promise<string | null> {
+    try {
+      await cluster.pruneParts(deploymentId);
+      return null;
+    } catch (error) {
+      if (!(error instanceof OperatorError) || error.verdict !== 'human') throw error;
+      log.warn('old config parts stay until the next rollout', { deploymentId, error });
+      return `old config parts of ${deploymentId} stay: ${error.message}`;
+    }
+  }
+
   return {
     /** Creates or updates the own deployment with the newest config, recording it first. Class null: as it is. */
     async applyOwn(input: { workspaceId: string; class: OwnClass | null }): Promise<AppliedOutcome> {
+      const startedAt = performance.now();
       return bounded(async (): Promise<AppliedOutcome> => {
         const side = await prepareOwnSide(database, rules, input.workspaceId);
         if (side.kind !== 'ready') return side;
         const { deploymentId, live } = side;
         const cls = input.class ?? side.class;
         const config = buildParts(deploymentId, [side.served]);
-        const recorded = await recordRendered(database, input.workspaceId, deploymentId, {
+        const fence = await recordRendered(database, input.workspaceId, deploymentId, {
           template: config.digest,
           class: cls,
           live,
         });
         // Objects applied now would be nobody's: the side was let go between the two transactions.
-        if (!recorded) return { kind: 'leaving' };
-        const outcome = await cluster.apply({
+        if (fence === null) return { kind: 'leaving' };
+        const known = { workspaceId: input.workspaceId, deploymentId };
+        const outcome = await applyWithin(startedAt, known, {
           deploymentId,
           owner: { kind: 'workspace', id: input.workspaceId },
           class: cls,
           configDigest: config.digest,
           parts: config.parts,
+          fence,
         });
+        // Let go or rendered again meanwhile: objects that this made anew are nobody's, and the fleet finds them.
+        if (
+          outcome.kind === 'applied' &&
+          !(await recordApplied(database, input.workspaceId, deploymentId, { fence, ...outcome }))
+        )
+          throw superseded(deploymentId, fence);
         return outcomeOfApply(outcome, deploymentId, config.digest);
       });
     },
@@ -154,45 +215,64 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       } & Told,
     ): Promise<RolloutOutcome | Blocked> {
       return bounded(async (): Promise<RolloutOutcome> => {
-        const outcome = await watchRollout(input.deploymentId, input.template, input);
-        if (outcome.kind !== 'rolledOut') return outcome;
+        const { outcome, proof } = await watchRollout(input.deploymentId, input.template, input);
+        if (proof === null) return outcome;
         return beating('rolled out: recording it', async () => {
-          const served = await markOwnServed(database, input.workspaceId, input.deploymentId, input.template);
+          const served = await markOwnServed(database, input.workspaceId, input.deploymentId, {
+            template: input.template,
+            uid: proof.uid,
+            fence: proof.fence,
+          });
           if (served.kind === 'superseded')
-            return { kind: 'applyAgain', why: 'a newer config was rendered meanwhile' };
-          await cluster.pruneParts(input.deploymentId);
-          return outcome;
+            return {
+              kind: 'applyAgain',
+              why: 'a newer config was rendered meanwhile, or the deployment was made anew',
+            };
+          const note = await pruneOrSay(input.deploymentId);
+          return note === null ? outcome : { kind: 'rolledOut', note };
         });
       });
     },
 
-    /** Deletes the own objects, Service last, and forgets the side when the last one is gone. */
+    /**
+     * Deletes the own objects, Service last, and forgets the side when the last one is gone. With `patienceMs` it
+     * answers `deleting` when a reason that is not `shown` already stands for so long.
+     */
     async deleteOwn(input: {
       workspaceId: string;
       deploymentId: string;
       transition: string;
-    }): Promise<{ kind: 'gone' } | { kind: 'kept'; why: string } | Blocked> {
-      return bounded(async () => {
+      shown?: string | null;
+      patienceMs?: number;
+    }): Promise<DeleteOutcome | Blocked> {
+      return bounded(async (): Promise<DeleteOutcome | Blocked> => {
         const context = Context.current();
+        let rendered: string | null = null;
+        const standing = { why: '', since: 0 };
         for (;;) {
+          // Order: the look before the permission; what is made or applied after that is never hit.
+          const seen = await beating('looking', () =>
+            cluster.standing(input.deploymentId, { kind: 'workspace', id: input.workspaceId }),
+          );
           const permission = await mayDelete(database, input.workspaceId, input.deploymentId);
           if (permission.kind === 'kept') return permission;
           if (permission.kind === 'unknown') return whenForgotten(input.deploymentId);
-          const outcome = await beating('deleting', () =>
-            cluster.remove(input.deploymentId, { kind: 'workspace', id: input.workspaceId }),
-          );
-          if (outcome.kind === 'foreign')
-            return {
-              kind: 'blocked' as const,
-              code: 'foreign-object',
-              why: `${outcome.object}: ${outcome.why}`,
-            };
-          if (outcome.kind === 'gone') break;
-          context.heartbeat(`still there: ${outcome.left.join(', ')}`);
+          rendered = permission.rendered;
+          if (seen.kind === 'foreign')
+            return { kind: 'blocked', code: 'foreign-object', why: `${seen.object}: ${seen.why}` };
+          if (seen.kind === 'gone') break;
+          const outcome = await beating('deleting', () => cluster.remove(seen));
+          if (outcome.kind === 'gone') continue;
+          const { left, why } = outcome;
+          context.heartbeat(`still there: ${left.join(', ')}`);
+          if (standing.why !== why) Object.assign(standing, { why, since: performance.now() });
+          const patience = why === input.shown ? undefined : input.patienceMs;
+          if (patience !== undefined && performance.now() - standing.since >= patience)
+            return { kind: 'deleting', left, why };
           await context.sleep(DELETE_POLL_MS);
         }
-        await forgetOwnSide(database, input.workspaceId, input.deploymentId, input.transition);
-        return { kind: 'gone' as const };
+        await forgetOwnSide(database, input.workspaceId, input.deploymentId, input.transition, rendered);
+        return { kind: 'gone' };
       });
     },
 
@@ -205,21 +285,28 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
       | { kind: 'terminating'; why: string }
       | Blocked
     > {
+      const startedAt = performance.now();
       return bounded(async () => {
         const render = await renderShard(database, rules, input.shardId);
         if (render.kind === 'settled') return { kind: 'settled' as const };
+        for (const contested of render.contested)
+          log.warn('a connection is set aside', { shardId: input.shardId, why: contestedReason(contested) });
         const config = buildSetAside(input.shardId, render.served);
-        const outcome = outcomeOfApply(
-          await cluster.apply({
+        const applied = await applyWithin(
+          startedAt,
+          { shardId: input.shardId },
+          {
             deploymentId: input.shardId,
             owner: { kind: 'shard', id: input.shardId },
             class: 'free',
             configDigest: config.digest,
             parts: config.parts,
-          }),
-          input.shardId,
-          config.digest,
+            fence: render.seq,
+          },
         );
+        if (applied.kind === 'applied')
+          await recordShardApplied(database, input.shardId, { fence: render.seq, ...applied });
+        const outcome = outcomeOfApply(applied, input.shardId, config.digest);
         if (outcome.kind === 'applied')
           return {
             kind: 'applied' as const,
@@ -237,22 +324,36 @@ export function createRolloutActivities({ database, cluster, rules, messenger }:
         template: string;
       } & Told,
     ): Promise<RolloutOutcome | Blocked> {
-      return bounded(() => watchRollout(input.shardId, input.template, input));
+      return bounded(async () => (await watchRollout(input.shardId, input.template, input)).outcome);
     },
 
-    /** Records the finished rollout in bulk, then tells the workspaces that may wait for it. */
+    /**
+     * Records the finished rollout in bulk, then tells the workspaces that may wait for it. `note`: what could not be
+     * done beside it and is tried again at the next rollout.
+     */
     async finishShard(input: {
       shardId: string;
       seq: number;
       template: string;
-    }): Promise<{ kind: 'finished'; recorded: number; changed: number } | { kind: 'superseded' } | Blocked> {
+    }): Promise<
+      | { kind: 'finished'; recorded: number; changed: number; note?: string }
+      | { kind: 'superseded' }
+      | Blocked
+    > {
       return bounded(async () => {
-        const finish = await finishShard(database, rules, input.shardId, input.seq, input.template);
+        // Looked at again: the object in which the rollout was seen may have been deleted or made anew since.
+        const { uid } = await cluster.observe(input.shardId);
+        const finish = await finishShard(database, rules, input.shardId, input.seq, input.template, uid);
         if (finish.kind === 'superseded') return finish;
-        await cluster.pruneParts(input.shardId);
         await messenger.shardRolled(finish.changed);
         log.info('shard rolled out', { shardId: input.shardId, recorded: finish.recorded });
-        return { kind: 'finished' as const, recorded: finish.recorded, changed: finish.changed.length };
+        const done = {
+          kind: 'finished' as const,
+          recorded: finish.recorded,
+          changed: finish.changed.length,
+        };
+        const note = await pruneOrSay(input.shardId);
+        return note === null ? done : { ...done, note };
       });
     },
   };
@@ -311,8 +412,16 @@ function setAside(connection: ConnectionWish, connectionId: unknown, why: string
   return { ...connection, functions: [failingFunction(SET_ASIDE, why)] };
 }
 
+function superseded(deploymentId: string, fence: number): OperatorError {
+  return new OperatorError(
+    'superseded',
+    `apply ${fence} of ${deploymentId} came after a newer one, and wrote nothing over it; it is rendered anew`,
+    { deploymentId, fence },
+  );
+}
+
 function outcomeOfApply(
-  outcome: ApplyOutcome,
+  outcome: Exclude<ApplyOutcome, { kind: 'superseded' }>,
   deploymentId: string,
   template: string,
 ): Extract<AppliedOutcome, { kind: 'applied' | 'terminating' | 'blocked' }> {

@@ -6,7 +6,7 @@ import { retireOthers, undoDowngrade, undoUpgrade } from '../database/retirement
 import { handOff, recordEmptyRoute, recordFreeRoute, scheduleShutdown } from '../database/routes.ts';
 import { recordWish, type WishChange } from '../database/wishes.ts';
 import { OperatorError } from '../errors.ts';
-import type { Class, OwnClass } from '../plan/model.ts';
+import { CLASSES, type Class, isClass, type OwnClass } from '../plan/model.ts';
 import { bounded } from './boundary.ts';
 import type { ActivityDeps } from './deps.ts';
 
@@ -17,7 +17,10 @@ export function createRoutingActivities(deps: ActivityDeps) {
     observe: (input: { workspaceId: string }) =>
       bounded(() => observe(database, input.workspaceId, rules.paidStatuses)),
 
-    /** Refuses a payment status the config does not know: a slip must not move a paying workspace down. */
+    /**
+     * Refuses a payment status the config does not know, and a forced class that is none: a slip must not move a paying
+     * workspace down, nor block it.
+     */
     recordWish: (input: { workspaceId: string; change: WishChange }) =>
       bounded(async () => {
         const status = input.change.paymentStatus;
@@ -26,6 +29,14 @@ export function createRoutingActivities(deps: ActivityDeps) {
             'invalid-payment-status',
             `payment status ${JSON.stringify(status)} is none of ${knownStatuses.join(', ')}; correct it, or add it to paidStatuses or knownStatuses in the config`,
             { status },
+          );
+        // Whatever a caller of another language sends arrives here as it was sent.
+        const forced: unknown = input.change.forcedClass;
+        if (forced != null && !isClass(forced))
+          throw new OperatorError(
+            'invalid-class',
+            `forced class ${JSON.stringify(forced)} is none of ${CLASSES.join(', ')}; send one of them, or null for none`,
+            { forcedClass: forced },
           );
         return recordWish(database, input.workspaceId, input.change);
       }),
@@ -73,7 +84,8 @@ export function createRoutingActivities(deps: ActivityDeps) {
     recordFreeRoute: (input: { workspaceId: string; transition: string; newest: boolean }) =>
       bounded(() => recordFreeRoute(database, rules, input.workspaceId, input.transition, input.newest)),
 
-    recordEmptyRoute: (input: { workspaceId: string; to: Class }) =>
+    /** `to` is read by nobody: the class is the wanted one at that moment. */
+    recordEmptyRoute: (input: { workspaceId: string; to?: Class }) =>
       bounded(async () => {
         const outcome = await recordEmptyRoute(database, rules, input.workspaceId);
         if (outcome.kind !== 'recorded') return outcome;

@@ -7,6 +7,7 @@ export function absentObservation(deploymentId: string, serviceExists = false): 
     exists: false,
     terminating: false,
     uid: null,
+    fence: null,
     generation: null,
     observedGeneration: null,
     templateDigest: null,

@@ -76,6 +76,20 @@ export async function giveNotice(
   return times.length === 0 ? null : Math.max(...times);
 }
 
+/** Takes a pending notice back, which starts the clock of the route again (section 2). Deleted ones stay deleted. */
+export async function clearNotice(
+  tx: Tx,
+  workspaceId: string,
+  { now }: Pick<Locked, 'now'>,
+  classes: readonly Class[],
+): Promise<void> {
+  if (classes.length === 0) return;
+  await sql`
+    update ${tx.table('FunctionsServer')} set "shutdownAt" = null, "createdAt" = ${now}, "updatedAt" = ${now}
+    where "workspaceId" = ${workspaceId} and "class" = any (${[...classes]}) and "deleted" is not true
+      and "shutdownAt" is not null`.execute(tx.q);
+}
+
 /** Marks live routes of the given classes deleted. */
 export async function markDeleted(
   tx: Tx,

@@ -4,16 +4,16 @@
  */
 import { sql } from 'kysely';
 import { isOwnClass } from '../plan/model.ts';
-import { confirmRetirement } from '../plan/retire.ts';
+import { confirmRetirement, type RetirementCheck } from '../plan/retire.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
 import { appendEvent } from './events.ts';
-import { giveNotice, markDeleted } from './liveRoute.ts';
+import { clearNotice, giveNotice, markDeleted } from './liveRoute.ts';
 import { type Locked, lockWorkspace, type Rules, type WishChanged } from './lock.ts';
 import { askToLeave, isActive } from './sides.ts';
 
 export type RetireOutcome =
   | { readonly kind: 'retired'; readonly letGo: readonly string[] }
-  | { readonly kind: 'wait'; readonly waitMs: number; readonly why: string }
+  | Extract<RetirementCheck, { kind: 'wait' }>
   | WishChanged;
 
 /**
@@ -42,7 +42,7 @@ export async function retireOthers(
     const others = locked.routes.filter((r) => r.class !== keep.class);
     if (others.length === 0 && active.length === 0) return { kind: 'retired', letGo: leavingOwn(locked) };
     await noticeToAll(tx, workspaceId, locked, rules, keep.deploymentId);
-    const keepIsRolling = await shardIsRolling(tx, keep.deploymentId);
+    const keepIsRolling = await isUnproven(tx, workspaceId, keep.deploymentId);
     const check = confirmRetirement({ nowMs: locked.nowMs, keep, others, keepIsRolling }, rules.timing);
     if (check.kind === 'wait') return check;
     const retired = others.map((r) => r.class);
@@ -84,14 +84,18 @@ async function noticeToAll(
   await giveNotice(tx, workspaceId, locked, classes(false), timing.handoffDelayMs - timing.settleMs);
 }
 
-async function shardIsRolling(tx: Tx, deploymentId: string | null): Promise<boolean> {
+/** A rollout of the shard is under way, or servers were seen to be gone and no full rollout has been proven since. */
+async function isUnproven(tx: Tx, workspaceId: string, deploymentId: string | null): Promise<boolean> {
   if (deploymentId === null) return false;
-  const row = await tx.q
-    .selectFrom('berth_shard')
-    .select(sql<boolean>`rollout_seq > finished_seq`.as('rolling'))
-    .where('shard_id', '=', deploymentId)
-    .executeTakeFirst();
-  return row?.rolling === true;
+  const { rows } = await sql`
+    select from ${tx.table('berth_shard')}
+    where shard_id = ${deploymentId} and (rollout_seq > finished_seq or drift is not null)
+    union all
+    select from ${tx.table('berth_side')}
+    where workspace_id = ${workspaceId} and deployment_id = ${deploymentId} and lost_at is not null`.execute(
+    tx.q,
+  );
+  return rows.length > 0;
 }
 
 export type UndoOutcome =
@@ -144,12 +148,7 @@ export async function undoDowngrade(
       return { kind: 'kept', why: `wanted is ${locked.wanted ?? 'none'}` };
     const own = locked.routes.filter((r) => isOwnClass(r.class) && r.shutdownAtMs !== null);
     const restored = own.map((r) => r.class);
-    if (restored.length > 0)
-      await sql`
-        update ${tx.table('FunctionsServer')} set
-          "shutdownAt" = null, "createdAt" = ${locked.now}, "updatedAt" = ${locked.now}
-        where "workspaceId" = ${workspaceId} and "class" = any (${restored}) and "deleted" is not true
-          and "shutdownAt" is not null`.execute(tx.q);
+    await clearNotice(tx, workspaceId, locked, restored);
     await tx.q
       .updateTable('berth_side')
       .set({ wants_route: false })

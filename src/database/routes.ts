@@ -6,10 +6,10 @@
  */
 import { type Class, isOwnClass } from '../plan/model.ts';
 import { ownDeploymentId } from '../plan/names.ts';
-import { type Database, inTransaction } from './database.ts';
+import { type Database, inTransaction, type Tx } from './database.ts';
 import { type Arrays, arraysOf, configDigest } from './digest.ts';
 import { appendEvent } from './events.ts';
-import { giveNotice, makeLive, markDeleted } from './liveRoute.ts';
+import { clearNotice, giveNotice, makeLive, markDeleted } from './liveRoute.ts';
 import { type Locked, type LockedSide, lockWorkspace, type Rules, type WishChanged } from './lock.ts';
 import { isActive, markRouted } from './sides.ts';
 
@@ -90,7 +90,10 @@ export type NoticeOutcome =
   | { readonly kind: 'scheduled'; readonly nowMs: number; readonly shutdownAtMs: number | null }
   | WishChanged;
 
-/** Downgrade step 1: the own routes get drainDelay of notice. Routers still fall back to them while nothing else lives. */
+/**
+ * Downgrade step 1: the own routes get drainDelay of notice. Routers still fall back to them while nothing else lives.
+ * `shutdownAtMs` null: there is none, or it is put off until the free route is live.
+ */
 export async function scheduleShutdown(
   database: Database,
   rules: Rules,
@@ -100,6 +103,10 @@ export async function scheduleShutdown(
     const locked = await lockWorkspace(tx, workspaceId, rules);
     if (locked.wanted !== 'free' || !locked.hasFunctions) return changed(locked, 'free');
     const own = locked.routes.filter((r) => isOwnClass(r.class));
+    if (locked.routes.some((r) => r.class === 'free' && r.shutdownAtMs !== null)) {
+      await takeNoticeBack(tx, workspaceId, locked, own);
+      return { kind: 'scheduled', nowMs: locked.nowMs, shutdownAtMs: null };
+    }
     const shutdownAtMs = await giveNotice(
       tx,
       workspaceId,
@@ -117,6 +124,28 @@ export async function scheduleShutdown(
       });
     return { kind: 'scheduled', nowMs: locked.nowMs, shutdownAtMs };
   });
+}
+
+/**
+ * While the free route is itself on notice (an upgrade was interrupted), the own one gets none, and a pending one is
+ * taken back: were both over, routers would choose the old free one, whose config may lack what was made since, for as
+ * long as the shard's rollout takes. Once the free route is live, `retireOthers` gives the notice.
+ */
+async function takeNoticeBack(
+  tx: Tx,
+  workspaceId: string,
+  { now }: Pick<Locked, 'now'>,
+  own: Locked['routes'],
+): Promise<void> {
+  const noticed = own.filter((r) => r.shutdownAtMs !== null).map((r) => r.class);
+  await clearNotice(tx, workspaceId, { now }, noticed);
+  if (noticed.length > 0)
+    await appendEvent(tx, {
+      workspaceId,
+      transition: 'downgrade',
+      phase: 'prepare',
+      what: `shutdown of ${noticed.join(', ')} is put off: the free route is on notice too`,
+    });
 }
 
 export type RecordFreeOutcome =

@@ -3,18 +3,21 @@
  * them. Whatever crashes in between, the next render starts over from the stored members: none is lost or doubled.
  */
 import { sql } from 'kysely';
+import { type Contested, settleClaims } from '../plan/contested.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
 import { arraysOf, configDigest } from './digest.ts';
 import { ON_CONFLICT_MAKE_LIVE } from './liveRoute.ts';
 import { clockNow, hasFunctions, type Rules, wantedClass } from './lock.ts';
-import { copyServedArrays, type ServedWorkspace } from './sides.ts';
-import { readLiveConnections, readServedConnections, readWishes } from './wishes.ts';
+import { type Applied, copyServedArrays, type ServedWorkspace } from './sides.ts';
+import { failingFunction, readLiveConnections, readServedConnections, readWishes } from './wishes.ts';
 
 export type ShardRender =
   | {
       readonly kind: 'render';
       readonly seq: number;
+      /** Each connection id once. */
       readonly served: readonly ServedWorkspace[];
+      readonly contested: readonly Contested[];
     }
   /** The last rollout already contains exactly this; nobody joins or leaves. */
   | { readonly kind: 'settled' };
@@ -27,7 +30,7 @@ export async function renderShard(database: Database, rules: Rules, shard: strin
   return inTransaction(database, async (tx) => {
     const row = await tx.q
       .selectFrom('berth_shard')
-      .select(['rollout_seq', 'finished_seq'])
+      .select(['rollout_seq', 'finished_seq', 'drifted_at'])
       .where('shard_id', '=', shard)
       .forUpdate()
       .executeTakeFirst();
@@ -49,12 +52,12 @@ export async function renderShard(database: Database, rules: Rules, shard: strin
         s.wants_route ||
         s.served_digest !== configDigest(live.get(s.workspace_id) ?? []),
     );
-    if (!unfinished && !due) return { kind: 'settled' };
+    if (!unfinished && !due && row.drifted_at === null) return { kind: 'settled' };
 
     const seq = Number(row.rollout_seq) + 1;
     await tx.q
       .updateTable('berth_shard')
-      .set({ rollout_seq: String(seq), started_at: sql`now()` })
+      .set({ rollout_seq: String(seq), started_at: sql`now()`, drifted_at: null, drift: null })
       .where('shard_id', '=', shard)
       .execute();
     await sql`update ${tx.table('berth_side')} set state = 'left', updated_at = now()
@@ -72,11 +75,25 @@ export async function renderShard(database: Database, rules: Rules, shard: strin
       from jsonb_to_recordset(${JSON.stringify(rendered)}::jsonb) as x(id text, digest text, "on" jsonb, off jsonb)
       where s.deployment_id = ${shard} and s.workspace_id = x.id`.execute(tx.q);
     const served = await readServedConnections(tx, ids, rules.timing.keepDeletedMs);
-    return {
-      kind: 'render',
-      seq,
-      served: ids.map((id) => ({ workspaceId: id, connections: served.get(id) ?? [] })),
-    };
+    const claims = new Map(ids.map((id) => [id, new Set(live.get(id)?.map((c) => c.connectionId))]));
+    const { members, contested } = settleClaims(
+      ids.map((id): ServedWorkspace => ({ workspaceId: id, connections: served.get(id) ?? [] })),
+      (id, connectionId) => claims.get(id)?.has(connectionId) === true,
+      (why) => failingFunction('contested', why),
+    );
+    return { kind: 'render', seq, served: members, contested };
+  });
+}
+
+/** Remembers which object the newest rollout was stored in; an older one writes nothing. */
+export async function recordShardApplied(database: Database, shard: string, applied: Applied): Promise<void> {
+  await inTransaction(database, async (tx) => {
+    await tx.q
+      .updateTable('berth_shard')
+      .set({ object_uid: applied.uid, applied_spec: applied.spec })
+      .where('shard_id', '=', shard)
+      .where('rollout_seq', '=', String(applied.fence))
+      .execute();
   });
 }
 
@@ -87,7 +104,8 @@ export type ShardFinish =
 
 /**
  * The rollout `seq` is proven in full: its members are served, who was left out is forgotten, the free routes of all
- * that asked for one and still want it are recorded in bulk, and the arrays of live routes follow.
+ * that asked for one and still want it are recorded in bulk, and the arrays of live routes follow. `uid`: of the object
+ * as it is now; one that is gone or was made anew since the rollout was stored proves nothing.
  * Retry: a finished rollout is only read, so that who waits for it can be told again.
  */
 export async function finishShard(
@@ -96,17 +114,19 @@ export async function finishShard(
   shard: string,
   seq: number,
   template: string,
+  uid: string | null,
 ): Promise<ShardFinish> {
   return inTransaction(database, async (tx) => {
     const row = await tx.q
       .selectFrom('berth_shard')
-      .select(['rollout_seq', 'finished_seq'])
+      .select(['rollout_seq', 'finished_seq', 'object_uid'])
       .where('shard_id', '=', shard)
       .forUpdate()
       .executeTakeFirst();
     if (row?.rollout_seq !== String(seq)) return { kind: 'superseded' };
     if (row.finished_seq === row.rollout_seq)
       return { kind: 'finished', recorded: 0, changed: await changedBy(tx, shard, seq) };
+    if (uid === null || row.object_uid !== uid) return { kind: 'superseded' };
     await tx.q
       .selectFrom('berth_side')
       .select('workspace_id')

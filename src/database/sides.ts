@@ -91,8 +91,8 @@ function ownClassOf(value: Class | null): OwnClass {
 }
 
 /**
- * Remembers what the template of an own deployment now contains for the workspace. False: the side is going or gone,
- * and nothing may be applied any more.
+ * Remembers what the template of an own deployment now contains for the workspace, and answers the number of this
+ * render (see DeploymentSpec's fence); null: the side is going or gone, and nothing may be applied any more.
  * Order: before the cluster is asked to apply it, so that a rollout seen later can be matched.
  */
 export async function recordRendered(
@@ -100,13 +100,20 @@ export async function recordRendered(
   workspaceId: string,
   deploymentId: string,
   rendered: { readonly template: string; readonly class: OwnClass; readonly live: readonly ConnectionWish[] },
-): Promise<boolean> {
+): Promise<number | null> {
   const arrays = arraysOf(rendered.live);
+  // Not a mere count: the record goes with the deployment, and a render of its next life must still be the newer one.
+  const next = sql<string>`greatest(coalesce(rendered_seq, 0) + 1,
+    floor(extract(epoch from clock_timestamp()) * 1000)::bigint)`;
   return inTransaction(database, async (tx) => {
     const row = await tx.q
       .updateTable('berth_side')
       .set({
         class: rendered.class,
+        rendered_seq: next,
+        // What is applied now is as it should be.
+        drifted_at: null,
+        drift: null,
         rendered_template: rendered.template,
         rendered_digest: configDigest(rendered.live),
         rendered_connections: arrays.connections,
@@ -116,10 +123,71 @@ export async function recordRendered(
       .where('workspace_id', '=', workspaceId)
       .where('deployment_id', '=', deploymentId)
       .where('state', 'in', ['joining', 'serving'])
+      .returning('rendered_seq')
+      .executeTakeFirst();
+    return row === undefined ? null : Number(row.rendered_seq);
+  });
+}
+
+/** An apply, as its outcome tells it. */
+export interface Applied {
+  readonly fence: number;
+  /** UID of the Deployment that holds it. */
+  readonly uid: string;
+  /** `specDigest` of what was applied. */
+  readonly spec: string;
+}
+
+/**
+ * Remembers which object the newest render was stored in. False: it is not the newest any more, or the side is going or
+ * gone; then nothing was written.
+ */
+export async function recordApplied(
+  database: Database,
+  workspaceId: string,
+  deploymentId: string,
+  applied: Applied,
+): Promise<boolean> {
+  return inTransaction(database, async (tx) => {
+    const row = await tx.q
+      .updateTable('berth_side')
+      .set({ object_uid: applied.uid, applied_spec: applied.spec, updated_at: sql`now()` })
+      .where('workspace_id', '=', workspaceId)
+      .where('deployment_id', '=', deploymentId)
+      .where('kind', '=', 'own')
+      .where('rendered_seq', '=', String(applied.fence))
+      .where('state', 'in', ['joining', 'serving'])
       .returning('state')
       .executeTakeFirst();
     return row !== undefined;
   });
+}
+
+/**
+ * The cluster holds what was stored under a higher number than this database knows (it was restored from a backup, or
+ * its clock was set back): renders go on above it. A number that is known already changes nothing.
+ */
+export async function raiseFence(
+  database: Database,
+  deployment: { readonly workspaceId: string; readonly deploymentId: string } | { readonly shardId: string },
+  fence: number,
+): Promise<void> {
+  await inTransaction(database, async (tx) => {
+    if ('shardId' in deployment)
+      await sql`update ${tx.table('berth_shard')} set rollout_seq = ${fence}
+        where shard_id = ${deployment.shardId} and rollout_seq < ${fence}`.execute(tx.q);
+    else
+      await sql`update ${tx.table('berth_side')} set rendered_seq = ${fence}
+        where workspace_id = ${deployment.workspaceId} and deployment_id = ${deployment.deploymentId}
+          and kind = 'own' and rendered_seq < ${fence}`.execute(tx.q);
+  });
+}
+
+/** What a look at the cluster proved about the object in which a rollout was seen. */
+export interface Proof {
+  readonly template: string;
+  readonly uid: string | null;
+  readonly fence: number | null;
 }
 
 export type ServedOutcome =
@@ -128,15 +196,17 @@ export type ServedOutcome =
   | { readonly kind: 'superseded' };
 
 /**
- * A full rollout of `template` was seen: what was rendered is served now, and the arrays of live routes to this
- * deployment follow it. "Add before use": the arrays never name what is not served.
+ * A full rollout was seen: what was rendered is served now, and the arrays of live routes to this deployment follow it.
+ * "Add before use": the arrays never name what is not served. It proves something only about the newest render, and only
+ * in the very object that holds it: what was seen in one that is gone or was made anew since says nothing.
  */
 export async function markOwnServed(
   database: Database,
   workspaceId: string,
   deploymentId: string,
-  template: string,
+  { template, uid, fence }: Proof,
 ): Promise<ServedOutcome> {
+  if (uid === null || fence === null) return { kind: 'superseded' };
   return inTransaction(database, async (tx) => {
     const row = await tx.q
       .updateTable('berth_side')
@@ -145,11 +215,15 @@ export async function markOwnServed(
         served_digest: eb.ref('rendered_digest'),
         served_connections: eb.ref('rendered_connections'),
         served_empty: eb.ref('rendered_empty'),
+        // What was seen to be gone after this proof is still gone.
+        lost_at: sql<Date | null>`case when drift is null then null else lost_at end`,
         updated_at: sql`now()`,
       }))
       .where('workspace_id', '=', workspaceId)
       .where('deployment_id', '=', deploymentId)
       .where('rendered_template', '=', template)
+      .where('rendered_seq', '=', String(fence))
+      .where('object_uid', '=', uid)
       .where('state', 'in', ['joining', 'serving'])
       .returning('served_digest')
       .executeTakeFirst();
@@ -173,7 +247,8 @@ export async function copyServedArrays(tx: Tx, deploymentId: string, now: Date):
 }
 
 export type DeletePermission =
-  | { readonly kind: 'may' }
+  /** `rendered`: the newest render of what may go; forgetting it asks that there was none since. */
+  | { readonly kind: 'may'; readonly rendered: string | null }
   /** No side is recorded: it was forgotten already, or never asked for. No permission. */
   | { readonly kind: 'unknown' }
   | { readonly kind: 'kept'; readonly why: string };
@@ -189,7 +264,7 @@ export async function mayDelete(
     async (tx) => {
       const side = await tx.q
         .selectFrom('berth_side')
-        .select('state')
+        .select(['state', 'rendered_seq'])
         .where('workspace_id', '=', workspaceId)
         .where('deployment_id', '=', deploymentId)
         .where('kind', '=', 'own')
@@ -202,19 +277,23 @@ export async function mayDelete(
         return { kind: 'kept', why: `route ${route.class} of ${route.workspaceId} names ${deploymentId}` };
       if (side === undefined) return { kind: 'unknown' };
       return side.state === 'leaving'
-        ? { kind: 'may' }
+        ? { kind: 'may', rendered: side.rendered_seq }
         : { kind: 'kept', why: `${deploymentId} is ${side.state}` };
     },
     'snapshot',
   );
 }
 
-/** Forgets an own deployment whose last object is gone. Retry: forgetting twice is forgetting once. */
+/**
+ * Forgets an own deployment whose last object is gone, unless it was rendered anew since `rendered` was read.
+ * Retry: forgetting twice is forgetting once.
+ */
 export async function forgetOwnSide(
   database: Database,
   workspaceId: string,
   deploymentId: string,
   transition: string,
+  rendered: string | null,
 ): Promise<void> {
   await inTransaction(database, async (tx) => {
     const gone = await tx.q
@@ -223,6 +302,7 @@ export async function forgetOwnSide(
       .where('deployment_id', '=', deploymentId)
       .where('kind', '=', 'own')
       .where('state', '=', 'leaving')
+      .where(sql<boolean>`rendered_seq is not distinct from ${rendered}::bigint`)
       .returning('deployment_id')
       .execute();
     if (gone.length > 0)

@@ -6,6 +6,7 @@ import {
   CONTENT_HASH_ANNOTATION,
   DEPLOYMENT_UID_ANNOTATION,
   deploymentLabels,
+  FENCE_ANNOTATION,
   OWNER_ID_ANNOTATION,
   type OwnerRef,
   objectLabels,
@@ -13,7 +14,8 @@ import {
 } from './manifests/labels.ts';
 import { CONFIG_FILE, podTemplate } from './manifests/podTemplate.ts';
 import type { Class } from './model.ts';
-import { type InstallationTemplate, initialReplicas, type JsonObject } from './template.ts';
+import { sha256Hex } from './sha256.ts';
+import { type InstallationTemplate, initialReplicas, type Json, type JsonObject } from './template.ts';
 import type { Timing } from './timing.ts';
 
 export * from './manifests/labels.ts';
@@ -35,6 +37,8 @@ export interface ManifestSpec {
   readonly class: Class;
   readonly configDigest: string;
   readonly partNames: readonly string[];
+  /** See DeploymentSpec; absent: none is written. */
+  readonly fence?: number;
 }
 
 export interface Manifest extends JsonObject {
@@ -83,17 +87,42 @@ export function manifests(spec: ManifestSpec, template: InstallationTemplate, ti
   };
 }
 
+/**
+ * Digest of all that the template, the timing and the class decide about a deployment, whatever its name and its config:
+ * 64 hex digits, the same for any order of keys. Another digest means that an apply would change something.
+ */
+export function specDigest(template: InstallationTemplate, timing: Timing, cls: Class): string {
+  const spec: ManifestSpec = {
+    deploymentId: '',
+    owner: { kind: 'workspace', id: '' },
+    class: cls,
+    configDigest: '',
+    partNames: [],
+  };
+  return sha256Hex(canonical(manifests(spec, template, timing) as unknown as Json));
+}
+
+function canonical(value: Json): string {
+  return JSON.stringify(value, (_, inner: Json) =>
+    typeof inner === 'object' && inner !== null && !Array.isArray(inner)
+      ? Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : inner,
+  );
+}
+
 export function deploymentManifest(
   spec: ManifestSpec,
   template: InstallationTemplate,
   timing: Timing,
 ): Manifest {
-  const { deploymentId, owner, configDigest, partNames } = spec;
+  const { deploymentId, owner, configDigest, partNames, fence } = spec;
+  const { annotations, ...metadata } = metadataOf(spec, template);
   return {
     apiVersion: 'apps/v1',
     kind: 'Deployment',
     metadata: {
-      ...metadataOf(spec, template),
+      ...metadata,
+      annotations: fence === undefined ? annotations : { ...annotations, [FENCE_ANNOTATION]: String(fence) },
       labels: deploymentLabels(template.installation, deploymentId, owner, spec.class),
     },
     spec: {
@@ -186,15 +215,21 @@ export function configPartManifest(
   };
 }
 
-/** The Service as applied: it names the Deployment's UID, so that a revived deployment makes a new version of it. */
-export function withDeploymentUid(service: Manifest, uid: string): Manifest {
+/** A Service, autoscaler or budget as applied: it names its Deployment's UID, so that a revival is a new version of it. */
+export function withDeploymentUid(manifest: Manifest, uid: string): Manifest {
   return {
-    ...service,
+    ...manifest,
     metadata: {
-      ...service.metadata,
-      annotations: { ...service.metadata.annotations, [DEPLOYMENT_UID_ANNOTATION]: uid },
+      ...manifest.metadata,
+      annotations: { ...manifest.metadata.annotations, [DEPLOYMENT_UID_ANNOTATION]: uid },
     },
   };
+}
+
+/** The fence in an object's annotations; null when there is none that is a number. */
+export function fenceOf(annotations: Readonly<Record<string, string>> | undefined): number | null {
+  const fence = Number(annotations?.[FENCE_ANNOTATION] ?? Number.NaN);
+  return Number.isSafeInteger(fence) ? fence : null;
 }
 
 /** Names of the config parts that a pod template or a pod mounts. */

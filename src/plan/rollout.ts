@@ -18,6 +18,8 @@ export interface Observation {
   /** Being deleted (has a deletionTimestamp): never patched, never reported live. */
   readonly terminating: boolean;
   readonly uid: string | null;
+  /** Number of the apply that the object bears; see DeploymentSpec. */
+  readonly fence: number | null;
   readonly generation: number | null;
   readonly observedGeneration: number | null;
   /** Digest of the config that the current pod template names. */

@@ -379,6 +379,12 @@ export class World {
     const { wanted, hasFunctions } = this.#wanted(workspaceId);
     if (wanted !== 'free' || !hasFunctions) return this.#changed(workspaceId, 'free');
     const own = this.liveRows(workspaceId).filter((r) => isOwnClass(r.class));
+    if (this.liveRows(workspaceId).some((r) => r.class === 'free' && r.shutdownAtMs !== null)) {
+      for (const row of own.filter((r) => r.shutdownAtMs !== null))
+        this.#put(workspaceId, { ...row, shutdownAtMs: null, createdAtMs: this.nowMs });
+      this.commit(workspaceId);
+      return { kind: 'scheduled' as const, waitMs: 0 };
+    }
     const shutdownAtMs = this.#giveNotice(workspaceId, own, this.timing.drainDelayMs);
     this.commit(workspaceId);
     return {

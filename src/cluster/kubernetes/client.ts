@@ -46,12 +46,31 @@ export class KubernetesClient {
   readonly #access: Access;
   readonly #timeoutMs: number;
   readonly namespace: string;
-  #closed = false;
+  readonly #state: { closed: boolean };
+  /** By `performance.now()`, which a stopped process cannot hold back; null: none. */
+  readonly #bound: { readonly at: number; readonly withinMs: number } | null;
 
-  constructor(access: Access, namespace: string, timeoutMs: number = REQUEST_TIMEOUT_MS) {
+  constructor(
+    access: Access,
+    namespace: string,
+    timeoutMs: number = REQUEST_TIMEOUT_MS,
+    bound: { readonly withinMs: number; readonly of: KubernetesClient } | null = null,
+  ) {
     this.#access = access;
     this.namespace = namespace;
     this.#timeoutMs = timeoutMs;
+    this.#state = bound === null ? { closed: false } : bound.of.#state;
+    this.#bound =
+      bound === null ? null : { at: performance.now() + bound.withinMs, withinMs: bound.withinMs };
+  }
+
+  /** The same client for one piece of work: from then on nothing is sent, and every call throws `cluster-unavailable`. */
+  within(ms: number): KubernetesClient {
+    return new KubernetesClient(this.#access, this.namespace, this.#timeoutMs, { withinMs: ms, of: this });
+  }
+
+  get #closed(): boolean {
+    return this.#state.closed;
   }
 
   get server(): string {
@@ -182,8 +201,8 @@ export class KubernetesClient {
   }
 
   async #sendOnce(call: Call): Promise<Sent> {
-    const timeout = AbortSignal.timeout(this.#timeoutMs);
     const access = await this.#access.authorize();
+    const timeout = AbortSignal.timeout(this.#mayTakeMs(call.doing));
     try {
       const response = await this.#open(call, access, timeout);
       return { status: response.statusCode, text: await response.body.text(), dispatcher: access.dispatcher };
@@ -192,6 +211,19 @@ export class KubernetesClient {
       if (timeout.aborted) this.#access.renew(access.dispatcher);
       throw error;
     }
+  }
+
+  /** Order: asked for just before a call is sent, so that a process that was stopped sends nothing after its time. */
+  #mayTakeMs(doing: string): number {
+    if (this.#bound === null) return this.#timeoutMs;
+    const left = Math.floor(this.#bound.at - performance.now());
+    if (left <= 0)
+      throw new OperatorError(
+        'cluster-unavailable',
+        `${doing}: given up, since all of it took longer than ${this.#bound.withinMs} ms; check that the API server ${this.server} is not overloaded`,
+        { server: this.server },
+      );
+    return Math.min(this.#timeoutMs, left);
   }
 
   async #open(
@@ -271,7 +303,7 @@ export class KubernetesClient {
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
+    this.#state.closed = true;
     await this.#access.close();
   }
 
@@ -288,6 +320,8 @@ export class KubernetesClient {
   }
 }
 
+/** How the quota admission words its refusal, which has the same status and reason as a lack of rights. */
+const QUOTA = /exceeded quota: /;
 /** How a server-side apply with a field the server does not know is answered: with status 500, though trying again is useless. */
 const UNTYPED = /^failed to create typed patch object/;
 
@@ -311,12 +345,12 @@ function failureOf(status: number, failure: Status, doing: string, server: strin
       `${doing}: ${server} does not accept our credentials (${said}); renew them`,
       details,
     );
-  if (status === 403)
-    return new OperatorError(
-      'cluster-denied',
-      `${doing}: ${said}; see deploy/rbac.yaml for what Berth needs`,
-      details,
-    );
+  if (status === 403) {
+    const remedy = QUOTA.test(said)
+      ? 'raise the quota, or free what uses it up'
+      : 'see deploy/rbac.yaml for what Berth needs';
+    return new OperatorError('cluster-denied', `${doing}: ${said}; ${remedy}`, details);
+  }
   if (status === 400 || status === 413 || status === 422 || (status === 500 && UNTYPED.test(said)))
     return new OperatorError('manifest-rejected', `${doing}: ${said}`, details);
   // 408, 429, 5xx, and whatever a proxy in between makes up.

@@ -2,6 +2,7 @@
  * The Kubernetes cluster: deployments as objects of one namespace, by server-side apply. This file only puts the
  * operations together; each has a file of its own.
  */
+import { specDigest } from '../../plan/manifests.ts';
 import type { InstallationTemplate } from '../../plan/template.ts';
 import type { Timing } from '../../plan/timing.ts';
 import type { Cluster } from '../cluster.ts';
@@ -10,10 +11,12 @@ import { check } from './check.ts';
 import { KubernetesClient } from './client.ts';
 import type { Context } from './context.ts';
 import { accessTo, type KubernetesTarget } from './credentials.ts';
+import { follow } from './follow.ts';
+import { inventory, objectsOf } from './inventory.ts';
 import { listDeployments } from './list.ts';
 import { observe } from './observe.ts';
 import { pruneParts } from './prune.ts';
-import { remove } from './remove.ts';
+import { remove, standing } from './remove.ts';
 import { watchDeployment } from './watch.ts';
 
 export interface KubernetesOptions {
@@ -37,13 +40,18 @@ export function createKubernetesCluster(
   const closing = new AbortController();
   return {
     kind: 'kubernetes',
-    apply: (spec) => apply(context, spec),
+    apply: (spec, options) => apply(context, spec, options),
     observe: (deploymentId) => observe(context, deploymentId),
     watch: (deploymentId, signal) =>
       watchDeployment(context, deploymentId, AbortSignal.any([signal, closing.signal])),
     pruneParts: (deploymentId) => pruneParts(context, deploymentId),
-    remove: (deploymentId, owner) => remove(context, deploymentId, owner),
+    standing: (deploymentId, owner) => standing(context, deploymentId, owner),
+    remove: (seen) => remove(context, seen),
     list: (page) => listDeployments(context, page),
+    specOf: (cls) => specDigest(template, timing, cls),
+    objectsOf: (cls) => objectsOf(context, cls),
+    inventory: (pageSize) => inventory(context, pageSize),
+    follow: (signal) => follow(context, AbortSignal.any([signal, closing.signal])),
     check: () => check(context),
     async close() {
       closing.abort();

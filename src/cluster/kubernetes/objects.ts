@@ -10,9 +10,15 @@ export interface Meta {
   readonly generation?: number;
   readonly creationTimestamp?: string;
   readonly deletionTimestamp?: string;
+  readonly finalizers?: readonly string[];
   readonly labels?: Readonly<Record<string, string>>;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly ownerReferences?: readonly { readonly uid?: string; readonly controller?: boolean }[];
+  readonly managedFields?: readonly {
+    readonly manager?: string;
+    readonly operation?: string;
+    readonly fieldsV1?: unknown;
+  }[];
 }
 
 export interface KubeObject {

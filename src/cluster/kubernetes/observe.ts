@@ -2,7 +2,7 @@
  * Looks at one deployment: reads its objects and reduces them to an Observation. What was not read, or is behind, is
  * null and never a guess. It changes nothing.
  */
-import { CONFIG_DIGEST_ANNOTATION, foreignReason, selectorText } from '../../plan/manifests.ts';
+import { CONFIG_DIGEST_ANNOTATION, fenceOf, foreignReason, selectorText } from '../../plan/manifests.ts';
 import type { Observation, PodProblem } from '../../plan/rollout.ts';
 import { absentObservation } from '../absent.ts';
 import type { Context } from './context.ts';
@@ -158,6 +158,7 @@ export function reduce(snapshot: Snapshot, installation: string): Observation {
     exists: true,
     terminating: metadata?.deletionTimestamp !== undefined,
     uid: metadata?.uid ?? null,
+    fence: fenceOf(metadata?.annotations),
     generation: metadata?.generation ?? null,
     observedGeneration: status?.observedGeneration ?? null,
     templateDigest: spec?.template?.metadata?.annotations?.[CONFIG_DIGEST_ANNOTATION] ?? null,

@@ -4,10 +4,10 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import { OperatorError } from '../../errors.ts';
-import type { Manifest } from '../../plan/manifests.ts';
+import { FENCE_ANNOTATION, type Manifest } from '../../plan/manifests.ts';
 import type { Call, KubernetesClient } from './client.ts';
 import { FIELD_MANAGER } from './context.ts';
-import { type KubeObject, objectName, pathOf, type Resource, type Status } from './objects.ts';
+import { type KubeObject, type Meta, objectName, pathOf, type Resource, type Status } from './objects.ts';
 
 export type Stored<T> =
   | { readonly kind: 'stored'; readonly object: T; readonly changed: boolean }
@@ -20,9 +20,11 @@ export type Stored<T> =
   /** Deleted, replaced or created by somebody since the caller looked: look again. */
   | { readonly kind: 'moved' };
 
-export interface ApplyOptions {
+export interface StoreOptions {
   readonly fieldManager?: string;
   readonly force?: boolean;
+  /** Refused as `moved` when anything of the object has changed since the caller looked. */
+  readonly sameVersion?: boolean;
 }
 
 /** `before`: the object as the caller saw it, null when there was none. */
@@ -31,10 +33,15 @@ export async function store<T extends KubeObject>(
   resource: Resource,
   manifest: Manifest,
   before: T | null,
-  options: ApplyOptions = {},
+  options: StoreOptions = {},
 ): Promise<Stored<T>> {
   const name = manifest.metadata.name;
-  const uid = before?.metadata?.uid;
+  const { uid, resourceVersion } = before?.metadata ?? {};
+  // Race: with the UID, an object that somebody else made under this name meanwhile is refused, not patched.
+  const seen = {
+    ...(uid === undefined ? {} : { uid }),
+    ...(options.sameVersion === true && resourceVersion !== undefined ? { resourceVersion } : {}),
+  };
   const call: Call = {
     method: 'PATCH',
     path: pathOf(resource, client.namespace, name),
@@ -46,8 +53,7 @@ export async function store<T extends KubeObject>(
     },
     // JSON is YAML.
     contentType: 'application/apply-patch+yaml',
-    // Race: with the UID, an object that somebody else made under this name meanwhile is refused, not patched.
-    body: uid === undefined ? manifest : { ...manifest, metadata: { ...manifest.metadata, uid } },
+    body: { ...manifest, metadata: { ...manifest.metadata, ...seen } },
     doing: `apply ${objectName(resource, name)}`,
   };
   const answer = await client.call<T>(call).catch((error: unknown) => {
@@ -75,13 +81,15 @@ function isOtherObject(error: unknown): boolean {
   return Array.isArray(fields) && fields.includes('metadata.uid');
 }
 
-/** Compares what was wished for, since status and bookkeeping of controllers change all the time. */
+/** Compares what was wished for: status, bookkeeping of controllers and the number of the apply change all the time. */
 function sameWish(before: KubeObject | null, after: KubeObject): boolean {
   if (before === null || before.metadata?.uid !== after.metadata?.uid) return false;
   const wish = ({ metadata, spec }: KubeObject) => ({
     spec,
     labels: metadata?.labels,
-    annotations: Object.entries(metadata?.annotations ?? {}).filter(([key]) => key.startsWith('berth.dev/')),
+    annotations: Object.entries(metadata?.annotations ?? {}).filter(
+      ([key]) => key.startsWith('berth.dev/') && key !== FENCE_ANNOTATION,
+    ),
   });
   return isDeepStrictEqual(wish(before), wish(after));
 }
@@ -93,7 +101,7 @@ export type Deleted = 'gone' | 'deleting' | 'moved';
 export async function deleteSeen(
   client: KubernetesClient,
   resource: Resource,
-  seen: KubeObject,
+  seen: { readonly metadata?: Pick<Meta, 'name' | 'uid' | 'resourceVersion'> },
   options: { readonly sameVersion?: boolean; readonly propagation?: 'Foreground' | 'Background' } = {},
 ): Promise<Deleted> {
   const { name, uid, resourceVersion } = seen.metadata ?? {};

@@ -53,6 +53,7 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
   #revisions = 0;
   #names = 0;
   #desired = 0;
+  #fence = -1;
   #current: ServerSet | null = null;
   #old: ServerSet[] = [];
   /** Told to stop and not gone yet. */
@@ -83,6 +84,11 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
     return this.#desired;
   }
 
+  /** Number of the newest apply; -1 before the first. */
+  get fence(): number {
+    return this.#fence;
+  }
+
   /** Servers that are not told to stop, oldest first. */
   get servers(): readonly ServerProcess[] {
     return this.#sets().flatMap((set) => set.servers);
@@ -99,8 +105,11 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
     return new Set(sets.flatMap((set) => set.template.partNames));
   }
 
-  /** Wants `desired` servers of this template from now on. Equal to what is wanted already: nothing happens. */
-  update(template: ServerTemplate, desired: number): void {
+  /** Wants `desired` servers of this template from now on. Equal to what is wanted already: nothing happens to them. */
+  update(template: ServerTemplate, desired: number, fence: number): void {
+    const bears = fence !== this.#fence;
+    this.#fence = fence;
+    if (bears) this.emit('change');
     const rolls = this.#current?.template.key !== template.key;
     if (!rolls && this.#desired === desired) return;
     this.#generation += 1;
@@ -215,6 +224,7 @@ export class LocalDeployment extends EventEmitter<{ change: [] }> {
       exists: true,
       terminating: this.#terminating,
       uid: this.uid,
+      fence: this.#fence < 0 ? null : this.#fence,
       generation: this.#generation,
       // Started in the same turn as it is wanted: nobody else has to notice.
       observedGeneration: this.#generation,

@@ -8,20 +8,27 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { OperatorError } from '../../errors.ts';
-import { deploymentManifest } from '../../plan/manifests.ts';
+import type { LiveObject, ObjectKind } from '../../plan/drift.ts';
+import { deploymentManifest, specDigest } from '../../plan/manifests.ts';
+import type { Class } from '../../plan/model.ts';
 import type { Observation } from '../../plan/rollout.ts';
 import { type InstallationTemplate, initialReplicas, type JsonObject } from '../../plan/template.ts';
 import type { Timing } from '../../plan/timing.ts';
 import { absentObservation } from '../absent.ts';
 import { Bell, pause } from '../bell.ts';
 import type {
+  ApplyOptions,
   ApplyOutcome,
   Cluster,
   DeploymentSpec,
   DeploymentSummary,
+  Followed,
   Owner,
   PruneOutcome,
   RemoveOutcome,
+  Standing,
+  StandingObject,
+  StandingOutcome,
 } from '../cluster.ts';
 import { LocalDeployment, type ServerTemplate } from './deployment.ts';
 import { environmentOf, environmentProblems } from './environment.ts';
@@ -36,6 +43,8 @@ const CLOSE_WITHIN_MS = 2_000;
 /** Nothing changes unseen in one process; this is only the bound that every wait has. */
 const RESYNC_MS = 30_000;
 const COALESCE_MS = 20;
+/** As for the Kubernetes cluster. */
+const WITHIN_MS = 120_000;
 
 export interface LocalOptions {
   /** `namespace`, `image` and resources mean nothing here; of an autoscaler, only the smallest number counts. */
@@ -88,6 +97,7 @@ class ProcessCluster implements LocalCluster {
   readonly #supervisor = new ProcessSupervisor();
   readonly #deployments = new Map<string, LocalDeployment>();
   readonly #bells = new Map<string, Set<Bell>>();
+  readonly #followers = new Set<Bell>();
   readonly #turns = new Map<string, Promise<unknown>>();
   readonly #closing = new AbortController();
   #mounts = 0;
@@ -102,8 +112,16 @@ class ProcessCluster implements LocalCluster {
     this.urlTemplate = `${proxy.url}/\${deploymentId}/connection/\${connectionId}`;
   }
 
-  apply(spec: DeploymentSpec): Promise<ApplyOutcome> {
-    return this.#inTurn(spec.deploymentId, () => this.#apply(spec));
+  apply(spec: DeploymentSpec, { withinMs = WITHIN_MS }: ApplyOptions = {}): Promise<ApplyOutcome> {
+    const end = performance.now() + withinMs;
+    return this.#inTurn(spec.deploymentId, () => {
+      if (performance.now() < end) return this.#apply(spec);
+      throw new OperatorError(
+        'cluster-unavailable',
+        `apply ${spec.deploymentId}: given up, since its turn did not come within ${withinMs} ms`,
+        { deploymentId: spec.deploymentId },
+      );
+    });
   }
 
   async #apply(spec: DeploymentSpec): Promise<ApplyOutcome> {
@@ -112,6 +130,8 @@ class ProcessCluster implements LocalCluster {
     const foreign = existing === undefined ? null : foreignTo(deploymentId, existing, owner);
     if (foreign !== null) return foreign;
     if (existing?.terminating === true) return { kind: 'terminating' };
+    if (existing !== undefined && existing.fence > spec.fence)
+      return { kind: 'superseded', fence: existing.fence };
 
     let changed = existing === undefined;
     // Order: parts before the servers that read them.
@@ -136,8 +156,14 @@ class ProcessCluster implements LocalCluster {
       this.#options.progress?.(
         `${deploymentId}: starting ${desired} servers of config ${spec.configDigest.slice(0, 10)}`,
       );
-    deployment.update(template, desired);
-    return { kind: 'applied', changed };
+    deployment.update(template, desired, spec.fence);
+    const { template: operators, timing } = this.#options;
+    return {
+      kind: 'applied',
+      changed,
+      uid: deployment.uid,
+      spec: specDigest(operators, timing, spec.class),
+    };
   }
 
   /** What the pods would be on Kubernetes; here it tells whether anything has to restart. */
@@ -240,12 +266,28 @@ class ProcessCluster implements LocalCluster {
     });
   }
 
-  remove(deploymentId: string, owner: Owner): Promise<RemoveOutcome> {
+  standing(deploymentId: string, owner: Owner): Promise<StandingOutcome> {
     return this.#inTurn(deploymentId, async () => {
       const deployment = this.#deployments.get(deploymentId);
       if (deployment === undefined) return { kind: 'gone' };
       const foreign = foreignTo(deploymentId, deployment, owner);
       if (foreign !== null) return foreign;
+      return { kind: 'standing', deploymentId, owner, objects: [standingObject(deploymentId, deployment)] };
+    });
+  }
+
+  remove({ deploymentId, objects }: Standing): Promise<RemoveOutcome> {
+    return this.#inTurn(deploymentId, async () => {
+      const deployment = this.#deployments.get(deploymentId);
+      const seen = objects.find(({ uid }) => uid === deployment?.uid);
+      // What was looked at is gone; what has its name by now is another one.
+      if (deployment === undefined || seen === undefined) return { kind: 'gone' };
+      if (!deployment.terminating && seen.version !== versionOf(deployment))
+        return {
+          kind: 'deleting',
+          left: [`Deployment ${deploymentId}`],
+          why: `${deploymentId} was applied to since it was looked at`,
+        };
       // Nothing is awaited: a drain takes its time, and the caller asks again.
       if (!deployment.terminating) void deployment.stop();
       if (deployment.living.length > 0) {
@@ -255,7 +297,7 @@ class ProcessCluster implements LocalCluster {
           ...parts.map((name) => `config part ${name}`),
           `Service ${deploymentId}`,
         ];
-        return { kind: 'deleting', left: left.sort() };
+        return { kind: 'deleting', left: left.sort(), why: `${deployment.living.length} servers are ending` };
       }
       await this.#parts.removeAll(deploymentId);
       // Order: the Service last.
@@ -281,6 +323,68 @@ class ProcessCluster implements LocalCluster {
     });
     const last = items.at(-1)?.deploymentId;
     return ids.length > items.length && last !== undefined ? { items, continueToken: last } : { items };
+  }
+
+  specOf(cls: Class): string {
+    return specDigest(this.#options.template, this.#options.timing, cls);
+  }
+
+  objectsOf(): readonly ObjectKind[] {
+    return ['Deployment', 'Service'];
+  }
+
+  async *inventory(): AsyncGenerator<readonly LiveObject[]> {
+    this.#refuseClosed();
+    yield [...this.#deployments.keys()].flatMap((deploymentId) => Object.values(this.#live(deploymentId)));
+  }
+
+  async *follow(signal: AbortSignal): AsyncGenerator<readonly Followed[]> {
+    const stop = AbortSignal.any([signal, this.#closing.signal]);
+    const bell = new Bell();
+    this.#followers.add(bell);
+    const look = () =>
+      new Map([...this.#deployments.keys()].map((id) => [id, JSON.stringify(this.#live(id))]));
+    try {
+      for (let before = look(); !stop.aborted; ) {
+        bell.reset();
+        const now = look();
+        const changed = [...new Set([...before.keys(), ...now.keys()])].filter(
+          (id) => before.get(id) !== now.get(id),
+        );
+        before = now;
+        if (changed.length > 0)
+          yield changed.map((deploymentId) => ({ deploymentId, live: this.#live(deploymentId) }));
+        await bell.rung(RESYNC_MS, stop);
+        await pause(COALESCE_MS, stop);
+      }
+    } finally {
+      this.#followers.delete(bell);
+    }
+  }
+
+  /** Deployment and Service are one thing here; nobody but this process can edit it. */
+  #live(deploymentId: string): Partial<Record<'Deployment' | 'Service', LiveObject>> {
+    const deployment = this.#deployments.get(deploymentId);
+    if (deployment === undefined) return {};
+    const { owner, uid, terminating, createdAtMs, desired, template } = deployment;
+    const service = {
+      kind: 'Service' as const,
+      name: deploymentId,
+      ...{ deploymentId, owner, uid, terminating, createdAtMs },
+      edited: null,
+      replicas: null,
+      configDigest: null,
+    };
+    return {
+      Deployment: {
+        ...service,
+        kind: 'Deployment',
+        // Before its first template, it is not known how many there are to be.
+        replicas: template === null ? null : desired,
+        configDigest: template?.configDigest ?? null,
+      },
+      Service: service,
+    };
   }
 
   async check(): Promise<readonly string[]> {
@@ -318,12 +422,26 @@ class ProcessCluster implements LocalCluster {
 
   #ring(deploymentId: string): void {
     for (const bell of this.#bells.get(deploymentId) ?? []) bell.ring();
+    for (const bell of this.#followers) bell.ring();
   }
 
   #refuseClosed(): void {
     if (this.#closed !== null)
       throw new OperatorError('cluster-unavailable', 'the local cluster is closed; start it again');
   }
+}
+
+/** Every apply changes it. */
+const versionOf = (deployment: LocalDeployment) => String(deployment.fence);
+
+function standingObject(deploymentId: string, deployment: LocalDeployment): StandingObject {
+  return {
+    kind: 'Deployment',
+    name: deploymentId,
+    uid: deployment.uid,
+    version: versionOf(deployment),
+    held: deployment.terminating ? `Deployment ${deploymentId} is being deleted` : null,
+  };
 }
 
 function foreignTo(

@@ -20,7 +20,9 @@ export const OWNER_ID_ANNOTATION = 'berth.dev/owner-id';
 export const CONFIG_DIGEST_ANNOTATION = 'berth.dev/config-digest';
 /** On config parts: SHA-256 of the uncompressed text. */
 export const CONTENT_HASH_ANNOTATION = 'berth.dev/content-sha256';
-/** On the Service: UID of the Deployment it was last applied with, so that a revival is a new version of the Service. */
+/** On the Deployment: number of the newest apply, so that a late one of an older config writes nothing. */
+export const FENCE_ANNOTATION = 'berth.dev/fence';
+/** On what stands beside a Deployment: UID of the one it was last applied with, so that a revival is a new version of it. */
 export const DEPLOYMENT_UID_ANNOTATION = 'berth.dev/deployment-uid';
 
 export interface OwnerRef {

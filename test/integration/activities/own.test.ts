@@ -4,6 +4,7 @@ import { describe, expect, it, vi } from 'vitest';
 import { buildParts } from '../../../src/cluster/config.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { remove } from '../cluster/specs.ts';
 import { ago, worldOf } from '../database/support.ts';
 import { expectKind, says, timing, useActivities } from './support.ts';
 
@@ -167,12 +168,13 @@ describe('an edit', () => {
       class: 'dedicated',
       configDigest: other.digest,
       parts: other.parts,
+      fence: Number.MAX_SAFE_INTEGER - 10,
     });
     expect(await act.run('awaitOwnRollout', wait(template))).toMatchObject({
       kind: 'applyAgain',
       why: expect.stringContaining(other.digest),
     });
-    await vi.waitFor(async () => expect((await act.cluster.remove(own, owner)).kind).toBe('gone'), 20_000);
+    await vi.waitFor(async () => expect((await remove(act.cluster, own, owner)).kind).toBe('gone'), 20_000);
     expect(await act.twice('awaitOwnRollout', wait(template))).toMatchObject({
       kind: 'applyAgain',
       why: 'the deployment is absent',
@@ -243,6 +245,7 @@ describe('deleteOwn', () => {
       class: 'dedicated',
       configDigest: theirs.digest,
       parts: theirs.parts,
+      fence: 1,
     } as const;
     await act.cluster.apply({ ...spec, owner: { kind: 'workspace', id: 'theirs' } });
     const seen = await act.cluster.observe(own);

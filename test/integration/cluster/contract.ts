@@ -8,7 +8,7 @@ import type { Cluster, DeploymentSpec, Owner } from '../../../src/cluster/cluste
 import { type Observation, type RolloutStatus, rolloutStatus } from '../../../src/plan/rollout.ts';
 import type { JsonObject } from '../../../src/plan/template.ts';
 import { DEFAULT_TEMPLATE, type InstallationTemplate } from '../../../src/plan/template.ts';
-import { noise, specOf, templateOf } from './specs.ts';
+import { noise, remove, specOf, templateOf } from './specs.ts';
 import { send, startTraffic, type Traffic } from './traffic.ts';
 
 /** One way to run deployments. */
@@ -89,7 +89,7 @@ export function clusterContract(start: () => Promise<Harness>): void {
     await rolledOut(spec);
   }
   async function gone(one: Cluster, deploymentId: string, owner: Owner): Promise<void> {
-    await eventually(() => one.remove(deploymentId, owner)).toEqual({ kind: 'gone' });
+    await eventually(() => remove(one, deploymentId, owner)).toEqual({ kind: 'gone' });
   }
   function traffic(deploymentId: string, everyMs?: number): Traffic {
     const started = startTraffic(harness.url(cluster, deploymentId, 'first'), everyMs);
@@ -109,7 +109,7 @@ export function clusterContract(start: () => Promise<Harness>): void {
       const spec = specOf('ws-new', {
         connections: { first: 'export default (event) => ({ ...event, seen: true })' },
       });
-      expect(await cluster.apply(spec)).toEqual({ kind: 'applied', changed: true });
+      expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied', changed: true });
       expect(await rolledOut(spec)).toEqual({ kind: 'rolledOut', digest: spec.configDigest });
       const sent = await answer('ws-new');
       expect(sent).toMatchObject({ status: 200, configDigest: spec.configDigest });
@@ -121,11 +121,11 @@ export function clusterContract(start: () => Promise<Harness>): void {
       await open();
       const spec = specOf('ws-twice');
       await applied(spec);
-      expect(await cluster.apply(spec)).toEqual({ kind: 'applied', changed: false });
+      expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied', changed: false });
       await rolledOut(spec);
       const before = await cluster.observe('ws-twice');
       const servers = await harness.servers(cluster, 'ws-twice');
-      expect(await cluster.apply(spec)).toEqual({ kind: 'applied', changed: false });
+      expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied', changed: false });
       expect(await cluster.observe('ws-twice')).toEqual(before);
       expect(await harness.servers(cluster, 'ws-twice')).toEqual(servers);
     });
@@ -142,6 +142,73 @@ export function clusterContract(start: () => Promise<Harness>): void {
       expect(spec.parts.length).toBeGreaterThan(1);
       await run(spec);
       for (const id of Object.keys(connections)) expect((await answer('ws-large', id)).status).toBe(200);
+    });
+  });
+
+  describe('fence', () => {
+    test('an apply that comes after a newer one writes nothing, and says what the newer one is', async () => {
+      await open();
+      const old = specOf('ws-fenced', { fence: 4 });
+      const newer = specOf('ws-fenced', { fence: 6, connections: { first: '', second: '' } });
+      await applied(old);
+      await run(newer);
+      const before = await cluster.observe('ws-fenced');
+      expect(before.fence).toBe(6);
+      expect(await cluster.apply({ ...old, fence: 5 })).toEqual({ kind: 'superseded', fence: 6 });
+      expect(await cluster.observe('ws-fenced')).toEqual(before);
+      expect((await answer('ws-fenced', 'second')).status).toBe(200);
+    });
+
+    test('the same number again, and a higher one with the same content, change nothing of what runs', async () => {
+      await open();
+      const spec = specOf('ws-number', { fence: 4 });
+      expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied', changed: true });
+      await rolledOut(spec);
+      const servers = await harness.servers(cluster, 'ws-number');
+      const { uid } = await cluster.observe('ws-number');
+      expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied', changed: false, uid });
+      expect(await cluster.apply({ ...spec, fence: 9 })).toMatchObject({
+        kind: 'applied',
+        changed: false,
+        uid,
+      });
+      expect(await cluster.observe('ws-number')).toMatchObject({ uid, fence: 9 });
+      expect(await harness.servers(cluster, 'ws-number')).toEqual(servers);
+    });
+
+    test('T21: what was left over from before is rewritten, also by the apply that finds it there', async () => {
+      await open();
+      await applied(specOf('ws-left-over', { fence: 1, connections: { first: '' } }));
+      const edited = specOf('ws-left-over', {
+        fence: 2,
+        connections: { first: 'export default (event) => ({ ...event, edited: true })' },
+      });
+      await run(edited);
+      const sent = await answer('ws-left-over');
+      expect(sent.configDigest).toBe(edited.configDigest);
+      expect(JSON.parse(sent.text).events).toEqual([{ type: 'page', edited: true }]);
+    });
+
+    test('of two that make a deployment at once, the newer one is what stays', async () => {
+      await open();
+      for (let round = 0; round < 4; round++) {
+        const id = `ws-both-${round}`;
+        const old = specOf(id, { fence: 1, connections: { old: '' } });
+        const newer = specOf(id, { fence: 2, connections: { newer: '' } });
+        const outcomes = await Promise.all([cluster.apply(old), cluster.apply(newer)]);
+        expect(['applied', 'superseded']).toContain(outcomes[0].kind);
+        expect(outcomes[1].kind).toBe('applied');
+        expect(await cluster.observe(id)).toMatchObject({ fence: 2, templateDigest: newer.configDigest });
+      }
+    });
+
+    test('an apply that has no time left sends nothing', async () => {
+      await open();
+      const spec = specOf('ws-too-late');
+      await expect(cluster.apply(spec, { withinMs: 0 })).rejects.toMatchObject({
+        code: 'cluster-unavailable',
+      });
+      expect((await cluster.observe('ws-too-late')).exists).toBe(false);
     });
   });
 
@@ -366,8 +433,8 @@ export function clusterContract(start: () => Promise<Harness>): void {
         kind: 'foreign',
         why: expect.stringContaining('"Acme_Corp.1"'),
       });
-      expect(await cluster.remove('ws-mine', other.owner)).toMatchObject({ kind: 'foreign' });
-      expect(await cluster.remove('ws-mine', { kind: 'shard', id: 'Acme_Corp.1' })).toMatchObject({
+      expect(await remove(cluster, 'ws-mine', other.owner)).toMatchObject({ kind: 'foreign' });
+      expect(await remove(cluster, 'ws-mine', { kind: 'shard', id: 'Acme_Corp.1' })).toMatchObject({
         kind: 'foreign',
       });
       expect(await cluster.observe('ws-mine')).toEqual(before);
@@ -380,7 +447,7 @@ export function clusterContract(start: () => Promise<Harness>): void {
       await open();
       const spec = specOf('ws-end');
       await run(spec);
-      const first = await cluster.remove('ws-end', spec.owner);
+      const first = await remove(cluster, 'ws-end', spec.owner);
       expect(first.kind).toBe('deleting');
       if (first.kind === 'deleting') expect(first.left).toContain('Service ws-end');
       expect(rolloutStatus(await cluster.observe('ws-end'), spec.configDigest).kind).toBe('terminating');
@@ -388,7 +455,7 @@ export function clusterContract(start: () => Promise<Harness>): void {
       await expect
         .poll(
           async () => {
-            const step = await cluster.remove('ws-end', spec.owner);
+            const step = await remove(cluster, 'ws-end', spec.owner);
             if (step.kind === 'deleting') steps.push(step.left);
             return step.kind;
           },
@@ -396,7 +463,7 @@ export function clusterContract(start: () => Promise<Harness>): void {
         )
         .toBe('gone');
       for (const left of steps) expect(left).toContain('Service ws-end');
-      expect(await cluster.remove('ws-end', spec.owner)).toEqual({ kind: 'gone' });
+      expect(await remove(cluster, 'ws-end', spec.owner)).toEqual({ kind: 'gone' });
       expect(await cluster.observe('ws-end')).toMatchObject({ exists: false, serviceExists: false });
       expect((await cluster.pruneParts('ws-end')).kept).toEqual([]);
     });
@@ -406,12 +473,38 @@ export function clusterContract(start: () => Promise<Harness>): void {
       const spec = specOf('ws-again');
       await run(spec);
       const { uid } = await cluster.observe('ws-again');
-      await cluster.remove('ws-again', spec.owner);
+      await remove(cluster, 'ws-again', spec.owner);
       expect(await cluster.apply(spec)).toEqual({ kind: 'terminating' });
       await gone(cluster, 'ws-again', spec.owner);
       await run(spec);
       expect((await cluster.observe('ws-again')).uid).not.toBe(uid);
       expect((await answer('ws-again')).status).toBe(200);
+    });
+
+    test('T39: a removal that comes late takes nothing of what was made or applied after its look', async () => {
+      await open();
+      const spec = specOf('ws-late', { fence: 1 });
+      await run(spec);
+      const look = async () => {
+        const seen = await cluster.standing('ws-late', spec.owner);
+        if (seen.kind !== 'standing') throw new Error(seen.kind);
+        return seen;
+      };
+      const first = await look();
+      // Taken back: the same object, applied to since.
+      await run({ ...spec, fence: 2 });
+      expect((await cluster.remove(first)).kind).toBe('deleting');
+      expect(await cluster.observe('ws-late')).toMatchObject({ terminating: false, fence: 2 });
+
+      // Deleted to its end by another attempt, and made anew with the same config.
+      const second = await look();
+      await gone(cluster, 'ws-late', spec.owner);
+      await run({ ...spec, fence: 3 });
+      const revived = await cluster.observe('ws-late');
+      for (const late of [first, second, second]) await cluster.remove(late);
+      expect(await cluster.observe('ws-late')).toEqual(revived);
+      expect((await cluster.pruneParts('ws-late')).kept).toEqual(spec.parts.map((part) => part.name));
+      expect((await answer('ws-late')).status).toBe(200);
     });
 
     test('T38: a request under way at the removal is answered', async () => {
@@ -421,7 +514,7 @@ export function clusterContract(start: () => Promise<Harness>): void {
       await run(spec);
       const underWay = answer('ws-busy');
       await new Promise((resolve) => setTimeout(resolve, 100));
-      await cluster.remove('ws-busy', spec.owner);
+      await remove(cluster, 'ws-busy', spec.owner);
       expect((await underWay).status).toBe(200);
     });
   });

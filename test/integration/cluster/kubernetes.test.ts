@@ -7,7 +7,7 @@ import { type RolloutStatus, rolloutStatus } from '../../../src/plan/rollout.ts'
 import { DEFAULT_TEMPLATE, type InstallationTemplate } from '../../../src/plan/template.ts';
 import { clusterContract } from './contract.ts';
 import { startTestControlPlane, type TestControlPlane } from './controlPlane.ts';
-import { specOf, TIMING, templateOf } from './specs.ts';
+import { remove, specOf, TIMING, templateOf } from './specs.ts';
 import { startTraffic } from './traffic.ts';
 
 vi.setConfig({ testTimeout: 90_000, hookTimeout: 180_000 });
@@ -73,7 +73,7 @@ async function withCluster(
     });
     for (const { deploymentId, owner } of (await cluster.list({ limit: 100 })).items)
       await expect
-        .poll(() => cluster.remove(deploymentId, owner), { timeout: 60_000 })
+        .poll(() => remove(cluster, deploymentId, owner), { timeout: 60_000 })
         .toEqual({ kind: 'gone' });
   } finally {
     await cluster.close();
@@ -133,7 +133,7 @@ describe('pods', () => {
       await control.api('DELETE', `/api/v1/namespaces/berth/pods/${items[0].metadata.name}`);
       const status = await until(spec, ({ kind }) => kind === 'failing');
       expect(status).toMatchObject({ reason: 'FailedMount', why: expect.stringContaining(part) });
-      expect(await cluster.apply(spec)).toEqual({ kind: 'applied', changed: true });
+      expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied', changed: true });
       await until(spec, ({ kind }) => kind === 'rolledOut');
     });
   });

@@ -1,5 +1,11 @@
 /** Small deployment specs, for the cluster tests only. */
-import type { DeploymentSpec } from '../../../src/cluster/cluster.ts';
+import type {
+  Cluster,
+  DeploymentSpec,
+  Owner,
+  RemoveOutcome,
+  StandingOutcome,
+} from '../../../src/cluster/cluster.ts';
 import { buildParts } from '../../../src/cluster/config.ts';
 import type { WorkspaceConfig } from '../../../src/plan/configParts.ts';
 import type { Class } from '../../../src/plan/model.ts';
@@ -16,6 +22,7 @@ export const TIMING: Timing = (() => {
 export interface SpecOptions {
   readonly workspaceId?: string;
   readonly class?: Class;
+  readonly fence?: number;
   /** Connections by id; the value is the code of its one function, or '' for none. */
   readonly connections?: Readonly<Record<string, string>>;
 }
@@ -39,7 +46,18 @@ export function specOf(deploymentId: string, options: SpecOptions = {}): Deploym
     class: options.class ?? 'dedicated',
     configDigest: digest,
     parts,
+    fence: options.fence ?? 1,
   };
+}
+
+/** Looks, and removes what was seen: one step of a deletion, without the question in between. */
+export async function remove(
+  cluster: Cluster,
+  deploymentId: string,
+  owner: Owner,
+): Promise<RemoveOutcome | Exclude<StandingOutcome, { kind: 'standing' }>> {
+  const seen = await cluster.standing(deploymentId, owner);
+  return seen.kind === 'standing' ? cluster.remove(seen) : seen;
 }
 
 /** The default template, changed. */

@@ -15,18 +15,13 @@ import {
   recordFreeRoute,
   scheduleShutdown,
 } from '../../../src/database/routes.ts';
-import { finishShard, renderShard } from '../../../src/database/shards.ts';
-import {
-  forgetOwnSide,
-  markOwnServed,
-  mayDelete,
-  prepareOwnSide,
-  recordRendered,
-} from '../../../src/database/sides.ts';
+import { renderShard } from '../../../src/database/shards.ts';
+import { forgetOwnSide, mayDelete, prepareOwnSide } from '../../../src/database/sides.ts';
 import { CLASSES, type Class, isOwnClass } from '../../../src/plan/model.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { type Move, planMove } from '../../../src/plan/transition.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { finish, serve } from './proven.ts';
 import { ago, rules as real, worldOf } from './support.ts';
 
 const test = useDatabase();
@@ -55,13 +50,13 @@ async function serveOwn(): Promise<boolean> {
   if (side.kind !== 'ready') return false;
   const wanted = (await observe(test.database, 'w', rules.paidStatuses)).wish?.wantedClass ?? 'free';
   const cls = isOwnClass(wanted) ? wanted : side.class;
-  await recordRendered(test.database, 'w', own, { template: 't', class: cls, live: side.live });
-  return (await markOwnServed(test.database, 'w', own, 't')).kind === 'served';
+  const rendered = { template: 't', class: cls, live: side.live };
+  return (await serve(test.database, 'w', own, rendered)).kind === 'served';
 }
 
 async function deleteOwn(): Promise<void> {
-  if ((await mayDelete(test.database, 'w', own)).kind === 'may')
-    await forgetOwnSide(test.database, 'w', own, 'test');
+  const permission = await mayDelete(test.database, 'w', own);
+  if (permission.kind === 'may') await forgetOwnSide(test.database, 'w', own, 'test', permission.rendered);
 }
 
 const retire = async () => {
@@ -73,7 +68,7 @@ async function joinAndRecord(newest: boolean): Promise<void> {
   const joined = await joinShard(test.database, rules, 'w', { wantsRoute: true, maxMembers: 10 });
   if (joined.kind !== 'joined') return;
   const rendered = await renderShard(test.database, rules, joined.shardId);
-  if (rendered.kind === 'render') await finishShard(test.database, rules, joined.shardId, rendered.seq, 't');
+  if (rendered.kind === 'render') await finish(test.database, rules, joined.shardId, rendered.seq, 't');
   await recordFreeRoute(test.database, rules, 'w', 'test', newest);
 }
 

@@ -1,9 +1,10 @@
 /** Section 2: when `createdAt` moves, for every write that makes a route live, from every state the row may be in. */
 import { describe, expect, it } from 'vitest';
 import { handOff, recordEmptyRoute, recordFreeRoute } from '../../../src/database/routes.ts';
-import { finishShard, renderShard } from '../../../src/database/shards.ts';
+import { renderShard } from '../../../src/database/shards.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { finish } from './proven.ts';
 import { ago, type NewRoute, rules, worldOf } from './support.ts';
 
 const test = useDatabase();
@@ -60,7 +61,7 @@ const writers: readonly Writer[] = [
       await world.side('w', 'free-0', { state: 'joining', served_digest: null, wants_route: true });
       await renderShard(test.database, rules, 'free-0');
     },
-    write: () => finishShard(test.database, rules, 'free-0', 1, 'template'),
+    write: () => finish(test.database, rules, 'free-0', 1, 'template'),
   },
 ];
 

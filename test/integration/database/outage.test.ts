@@ -7,10 +7,11 @@ import { migrate, schemaState } from '../../../src/database/migrate.ts';
 import { observe } from '../../../src/database/observe.ts';
 import { retireOthers } from '../../../src/database/retirement.ts';
 import { handOff } from '../../../src/database/routes.ts';
-import { finishShard, renderShard } from '../../../src/database/shards.ts';
+import { renderShard } from '../../../src/database/shards.ts';
 import { OperatorError } from '../../../src/errors.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { finish } from './proven.ts';
 import { rules, worldOf } from './support.ts';
 
 const test = useDatabase({ ownServer: true });
@@ -101,7 +102,7 @@ describe('a server that is away', () => {
       () => retireOthers(test.database, rules, 'w', 'upgrade'),
       () => joinShard(test.database, rules, 'x', { wantsRoute: true, maxMembers: 9 }),
       () => renderShard(test.database, rules, 'free-0'),
-      () => finishShard(test.database, rules, 'free-0', 1, 't'),
+      () => finish(test.database, rules, 'free-0', 1, 't'),
     ];
     await test.postgres.interrupt();
     try {

@@ -8,10 +8,11 @@ import { observe, observeMany } from '../../../src/database/observe.ts';
 import { advanceRemoval } from '../../../src/database/removal.ts';
 import { retireOthers } from '../../../src/database/retirement.ts';
 import { handOff, recordFreeRoute } from '../../../src/database/routes.ts';
-import { finishShard, renderShard } from '../../../src/database/shards.ts';
-import { markOwnServed, mayDelete, prepareOwnSide, recordRendered } from '../../../src/database/sides.ts';
+import { renderShard } from '../../../src/database/shards.ts';
+import { mayDelete, prepareOwnSide } from '../../../src/database/sides.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { finish, serve } from './proven.ts';
 import { rules, worldOf } from './support.ts';
 
 const test = useDatabase();
@@ -83,7 +84,7 @@ describe('statements', () => {
     const roll = async (shard: string) => {
       const rendered = await renderShard(test.database, rules, shard);
       if (rendered.kind !== 'render') throw new Error(rendered.kind);
-      return finishShard(test.database, rules, shard, rendered.seq, 't');
+      return finish(test.database, rules, shard, rendered.seq, 't');
     };
     const one = await statements(() => roll('free-0'));
     await world.query('truncate "Workspace", "Connection", berth_side, berth_shard, "FunctionsServer"');
@@ -135,14 +136,13 @@ describe('a table of 20,000 workspaces', () => {
       observeMany: (d) => observeMany(d, ['w7', 'w8', 'w9'], rules.paidStatuses),
       listWorkspaceIds: (d) => listWorkspaceIds(d, 'w5', 100),
       renderShard: (d) => renderShard(d, rules, 'free-3'),
-      finishShard: (d) => finishShard(d, rules, 'free-3', 1, 't'),
+      finishShard: (d) => finish(d, rules, 'free-3', 1, 't'),
       recordFreeRoute: (d) => recordFreeRoute(d, rules, 'w607', 'place', true),
       upgrade: async (d) => {
         await world.wish('w7', 'dedicated');
         const side = await prepareOwnSide(d, rules, 'w7');
         if (side.kind !== 'ready') throw new Error(side.kind);
-        await recordRendered(d, 'w7', own, { template: 't', class: 'dedicated', live: side.live });
-        await markOwnServed(d, 'w7', own, 't');
+        await serve(d, 'w7', own, { template: 't', class: 'dedicated', live: side.live });
         await handOff(d, rules, 'w7', 'dedicated', 'upgrade');
         await retireOthers(d, rules, 'w7', 'upgrade');
       },

@@ -7,11 +7,12 @@ import {
   recordFreeRoute,
   scheduleShutdown,
 } from '../../../src/database/routes.ts';
-import { finishShard, renderShard } from '../../../src/database/shards.ts';
-import { markOwnServed, prepareOwnSide, recordRendered } from '../../../src/database/sides.ts';
+import { renderShard } from '../../../src/database/shards.ts';
+import { prepareOwnSide } from '../../../src/database/sides.ts';
 import { recordWish } from '../../../src/database/wishes.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { finish, serve as prove } from './proven.ts';
 import { rules, timing, worldOf } from './support.ts';
 
 const test = useDatabase();
@@ -73,7 +74,7 @@ describe('attempts of one step at once', () => {
     const renders = await at(5, () => renderShard(test.database, rules, 'free-0'));
     const seqs = renders.map((r) => (r.kind === 'render' ? r.seq : 0));
     expect([...seqs].sort()).toEqual([1, 2, 3, 4, 5]);
-    const finishes = await at(5, (i) => finishShard(test.database, rules, 'free-0', i + 1, 't'));
+    const finishes = await at(5, (i) => finish(test.database, rules, 'free-0', i + 1, 't'));
     expect(finishes.map((f) => f.kind)).toEqual([...Array(4).fill('superseded'), 'finished']);
     expect(await world.events('w')).toHaveLength(1);
   });
@@ -97,8 +98,7 @@ describe('transitions beside the bulk of their shard', () => {
       while (!over) {
         await survive(async () => {
           const rendered = await renderShard(test.database, quick, 'free-0');
-          if (rendered.kind === 'render')
-            await finishShard(test.database, quick, 'free-0', rendered.seq, 't');
+          if (rendered.kind === 'render') await finish(test.database, quick, 'free-0', rendered.seq, 't');
         });
       }
     };
@@ -107,8 +107,7 @@ describe('transitions beside the bulk of their shard', () => {
       const serve = async () => {
         const side = await prepareOwnSide(test.database, quick, id);
         if (side.kind !== 'ready') return;
-        await recordRendered(test.database, id, own, { template: 't', class: side.class, live: side.live });
-        await markOwnServed(test.database, id, own, 't');
+        await prove(test.database, id, own, { template: 't', class: side.class, live: side.live });
       };
       const steps = [
         () => recordWish(test.database, id, { forcedClass: 'dedicated' }),
@@ -138,7 +137,7 @@ describe('transitions beside the bulk of their shard', () => {
       await joinShard(test.database, quick, id, { wantsRoute: true, maxMembers: 100 });
     }
     const last = await renderShard(test.database, quick, 'free-0');
-    if (last.kind === 'render') await finishShard(test.database, quick, 'free-0', last.seq, 't');
+    if (last.kind === 'render') await finish(test.database, quick, 'free-0', last.seq, 't');
     const free = await world.query(
       `select "workspaceId" from "FunctionsServer" where "class" = 'free' and "deleted" is not true
         and "shutdownAt" is null`,

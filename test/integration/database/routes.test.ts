@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { retireOthers } from '../../../src/database/retirement.ts';
 import {
   handOff,
   recordEmptyRoute,
@@ -172,6 +173,36 @@ describe('scheduleShutdown', () => {
     const outcome = await world.twice('w', schedule);
     expect(await world.routes('w')).toEqual(before);
     expect(outcome).toMatchObject({ kind: 'scheduled', shutdownAtMs: before[0]?.shutdownAt?.getTime() });
+  });
+
+  it('gives no notice, and takes one back, while the free route of an interrupted upgrade is on notice', async () => {
+    await world.wish('w', 'free');
+    await world.side('w', 'free-0', { routed: true });
+    await world.side('w', own, { routed: true });
+    // Over already: without this, a slow shard would leave routers with two routes that are over.
+    await world.route('w', 'free', { shutdownAt: ago(60_000) });
+    await world.route('w', 'dedicated', { deploymentId: own, shutdownAt: ago(-1_000) });
+    await world.route('w', 'premium', { deploymentId: own, shutdownAt: ago(9), deleted: true });
+    const before = await world.routes('w');
+    expect(await world.twice('w', schedule)).toMatchObject({ kind: 'scheduled', shutdownAtMs: null });
+    const dedicated = await world.routeOf('w', 'dedicated');
+    expect(dedicated.shutdownAt).toBeNull();
+    expect(dedicated.createdAt.getTime()).toBeGreaterThan(before[0]?.createdAt.getTime() ?? 0);
+    expect((await world.routes('w')).slice(1)).toEqual(before.slice(1));
+    expect(await world.events('w')).toHaveLength(1);
+
+    // And the downgrade still ends: once the free route is live, the own one gets its notice and then goes.
+    await recordFreeRoute(test.database, rules, 'w', 'downgrade', false);
+    expect(await retireOthers(test.database, rules, 'w', 'downgrade')).toMatchObject({ kind: 'wait' });
+    expect(await untilMs((await world.routeOf('w', 'dedicated')).shutdownAt)).toBeGreaterThan(
+      timing.drainDelayMs - 10_000,
+    );
+    await test.admin.query(`update "FunctionsServer" set "createdAt" = ${ago(timing.handoffDelayMs + 5)},
+      "shutdownAt" = case when "class" = 'dedicated' then ${ago(timing.settleMs + 5)} end`);
+    expect(await retireOthers(test.database, rules, 'w', 'downgrade')).toEqual({
+      kind: 'retired',
+      letGo: [own],
+    });
   });
 
   it('has nothing to schedule when no own route is left', async () => {

@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import { joinShard } from '../../../src/database/joins.ts';
 import { retireOthers } from '../../../src/database/retirement.ts';
-import { finishShard, readShards, renderShard } from '../../../src/database/shards.ts';
+import { readShards, renderShard } from '../../../src/database/shards.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { finish as prove } from './proven.ts';
 import { ago, on, rules, timing, worldOf } from './support.ts';
 
 const test = useDatabase();
@@ -13,8 +14,7 @@ const render = async (shard = 'free-0') => {
   if (outcome.kind !== 'render') throw new Error(outcome.kind);
   return outcome;
 };
-const finish = (seq: number, shard = 'free-0') =>
-  finishShard(test.database, rules, shard, seq, `template-${seq}`);
+const finish = (seq: number, shard = 'free-0') => prove(test.database, rules, shard, seq, `template-${seq}`);
 const rollOut = async () => finish((await render()).seq);
 const members = (outcome: { served: readonly { workspaceId: string }[] }) =>
   outcome.served.map((s) => s.workspaceId);

@@ -5,10 +5,13 @@ import {
   markOwnServed,
   mayDelete,
   prepareOwnSide,
+  raiseFence,
+  recordApplied,
   recordRendered,
 } from '../../../src/database/sides.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { apply, UID } from './proven.ts';
 import { ago, CODE, on, rules, timing, worldOf } from './support.ts';
 
 const test = useDatabase();
@@ -16,9 +19,12 @@ const world = worldOf(test);
 const own = ownDeploymentId('w');
 
 const prepare = () => prepareOwnSide(test.database, rules, 'w');
-const served = (template: string) => markOwnServed(test.database, 'w', own, template);
-const render = (template: string, live = [{ connectionId: 'w/c', functions: on }]) =>
-  recordRendered(test.database, 'w', own, { template, class: 'dedicated', live });
+const rendered = (template: string, live = [{ connectionId: 'w/c', functions: on }]) =>
+  ({ template, class: 'dedicated', live }) as const;
+/** Rendered, and stored in one object. */
+const render = (...args: Parameters<typeof rendered>) => apply(test.database, 'w', own, rendered(...args));
+const served = (template: string, fence: number | null, uid: string | null = UID) =>
+  markOwnServed(test.database, 'w', own, { template, uid, fence });
 
 describe('prepareOwnSide', () => {
   it('records the side before anything is applied, once', async () => {
@@ -80,16 +86,77 @@ describe('what an own deployment serves', () => {
   it('is what was rendered, once a rollout of exactly that template is proven', async () => {
     await world.wish('w', 'dedicated');
     await prepare();
-    expect(await render('t1')).toBe(true);
-    expect(await served('t0')).toEqual({ kind: 'superseded' });
+    const first = await render('t1');
+    expect(await served('t0', first)).toEqual({ kind: 'superseded' });
     expect(await world.sides('w')).toMatchObject([{ state: 'joining', served_digest: null }]);
-    expect((await world.twice('w', () => served('t1'))).kind).toBe('served');
+    expect((await world.twice('w', () => served('t1', first))).kind).toBe('served');
     expect(await world.sides('w')).toMatchObject([
       { state: 'serving', served_connections: ['w/c'], served_empty: [] },
     ]);
     await render('t2', []);
-    expect(await served('t1')).toEqual({ kind: 'superseded' });
+    expect(await served('t1', first)).toEqual({ kind: 'superseded' });
     expect(await world.sides('w')).toMatchObject([{ state: 'serving', served_connections: ['w/c'] }]);
+  });
+
+  it('is not proven by a rollout in an object that is gone or made anew, or of an earlier render', async () => {
+    await world.wish('w', 'dedicated');
+    await prepare();
+    const first = await render('t1');
+    expect(await served('t1', first, null)).toEqual({ kind: 'superseded' });
+    expect(await served('t1', null)).toEqual({ kind: 'superseded' });
+    // The same config again, in the object that was made after the first was deleted.
+    const second = await apply(test.database, 'w', own, rendered('t1'), 'uid-2');
+    expect(second).toBeGreaterThan(first ?? Number.POSITIVE_INFINITY);
+    expect(await served('t1', first, 'uid-2')).toEqual({ kind: 'superseded' });
+    expect(await served('t1', second, UID)).toEqual({ kind: 'superseded' });
+    expect(await world.sides('w')).toMatchObject([{ state: 'joining', served_digest: null }]);
+    expect((await served('t1', second, 'uid-2')).kind).toBe('served');
+  });
+
+  it('is not proven before it is known which object holds it', async () => {
+    await world.wish('w', 'dedicated');
+    await prepare();
+    const fence = await recordRendered(test.database, 'w', own, rendered('t1'));
+    expect(await served('t1', fence)).toEqual({ kind: 'superseded' });
+    if (fence === null) throw new Error('nothing was rendered');
+    const applied = (number: number) =>
+      recordApplied(test.database, 'w', own, { fence: number, uid: UID, spec: 's' });
+    expect(await applied(fence - 1)).toBe(false);
+    expect(await served('t1', fence)).toEqual({ kind: 'superseded' });
+    expect(await applied(fence)).toBe(true);
+    expect((await served('t1', fence)).kind).toBe('served');
+  });
+
+  it('has a higher number with each render, also after its record was deleted, and past what the cluster holds', async () => {
+    await world.wish('w', 'dedicated');
+    const numbers: number[] = [];
+    const next = async () => {
+      await prepare();
+      const fence = await render('t');
+      if (fence === null) throw new Error('nothing was rendered');
+      expect(fence).toBeGreaterThan(numbers.at(-1) ?? 0);
+      numbers.push(fence);
+    };
+    await next();
+    await next();
+    await test.admin.query('delete from berth_side');
+    await next();
+    const held = Number.MAX_SAFE_INTEGER - 5;
+    await raiseFence(test.database, { workspaceId: 'w', deploymentId: own }, held);
+    numbers.push(held);
+    await next();
+    await raiseFence(test.database, { workspaceId: 'w', deploymentId: own }, held - 3);
+    await next();
+  });
+
+  it('takes a mark of drift away with the next render', async () => {
+    await world.wish('w', 'dedicated');
+    await prepare();
+    await test.admin.query(`update berth_side set drifted_at = now(), drift = 'Service is missing'`);
+    await render('t');
+    expect(await world.query('select drifted_at, drift, object_uid, applied_spec from berth_side')).toEqual([
+      { drifted_at: null, drift: null, object_uid: UID, applied_spec: 'spec' },
+    ]);
   });
 
   it('shows in live routes to it after the rollout and not before, without touching their age', async () => {
@@ -99,12 +166,12 @@ describe('what an own deployment serves', () => {
     await world.route('w', 'premium', { deploymentId: own, deleted: true });
     await world.route('w', 'free', { deploymentId: 'free-0' });
     const before = await world.routes('w');
-    await render('t2', [
+    const fence = await render('t2', [
       { connectionId: 'w/c', functions: [] },
       { connectionId: 'w/d', functions: on },
     ]);
     expect(await world.routes('w')).toEqual(before);
-    await world.twice('w', () => served('t2'));
+    await world.twice('w', () => served('t2', fence));
     const [dedicated, free, premium] = await world.routes('w');
     expect(dedicated).toMatchObject({ connections: ['w/d'], emptyConnections: ['w/c'] });
     expect(dedicated?.createdAt).toEqual(before[0]?.createdAt);
@@ -114,10 +181,11 @@ describe('what an own deployment serves', () => {
 
   it('is neither rendered nor proven for a side that goes or is gone', async () => {
     await world.wish('w', 'dedicated');
-    expect(await render('t')).toBe(false);
+    expect(await render('t')).toBeNull();
     await world.side('w', own, { state: 'leaving', rendered_template: 't' });
-    expect(await render('t')).toBe(false);
-    expect(await served('t')).toEqual({ kind: 'superseded' });
+    await test.admin.query(`update berth_side set rendered_seq = 7, object_uid = $1`, [UID]);
+    expect(await render('t')).toBeNull();
+    expect(await served('t', 7)).toEqual({ kind: 'superseded' });
     expect(await world.sides('w')).toMatchObject([{ state: 'leaving' }]);
   });
 });
@@ -160,7 +228,7 @@ describe('mayDelete', () => {
 });
 
 describe('forgetOwnSide', () => {
-  const forget = () => forgetOwnSide(test.database, 'w', own, 'downgrade');
+  const forget = (seen: string | null = null) => forgetOwnSide(test.database, 'w', own, 'downgrade', seen);
 
   it('forgets a side that was leaving, once, and only that', async () => {
     await world.side('w', own, { state: 'leaving' });
@@ -169,6 +237,16 @@ describe('forgetOwnSide', () => {
     await forget();
     expect(await world.sides('w')).toMatchObject([{ deployment_id: 'free-0' }]);
     expect(await world.events('w')).toEqual([`downgrade/retire: ${own} is deleted`]);
+  });
+
+  it('keeps a side that was rendered anew since the deletion was permitted', async () => {
+    await world.side('w', own, { state: 'leaving' });
+    await test.admin.query('update berth_side set rendered_seq = 8');
+    await forget('7');
+    await forget(null);
+    expect(await world.sides('w')).toHaveLength(1);
+    await forget('8');
+    expect(await world.sides('w')).toEqual([]);
   });
 
   it('keeps a side that serves', async () => {

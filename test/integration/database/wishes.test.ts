@@ -5,11 +5,12 @@ import { joinShard } from '../../../src/database/joins.ts';
 import { migrate } from '../../../src/database/migrate.ts';
 import { observe, observeMany } from '../../../src/database/observe.ts';
 import { handOff, recordFreeRoute } from '../../../src/database/routes.ts';
-import { finishShard, renderShard } from '../../../src/database/shards.ts';
-import { markOwnServed, prepareOwnSide, recordRendered } from '../../../src/database/sides.ts';
+import { renderShard } from '../../../src/database/shards.ts';
+import { prepareOwnSide } from '../../../src/database/sides.ts';
 import { recordWish } from '../../../src/database/wishes.ts';
 import { planMove } from '../../../src/plan/transition.ts';
 import { useDatabase } from '../../support/postgres.ts';
+import { finish, serve } from './proven.ts';
 import { ago, on, rules, worldOf } from './support.ts';
 
 const test = useDatabase();
@@ -144,19 +145,18 @@ describe('ids that somebody else chose', () => {
     const side = await prepareOwnSide(test.database, rules, id);
     if (side.kind !== 'ready') throw new Error(side.kind);
     expect(side.served).toEqual({ workspaceId: id, connections: [{ connectionId, functions: on }] });
-    await recordRendered(test.database, id, side.deploymentId, {
+    await serve(test.database, id, side.deploymentId, {
       template: 't',
       class: 'dedicated',
       live: side.live,
     });
-    await markOwnServed(test.database, id, side.deploymentId, 't');
     expect((await handOff(test.database, rules, id, 'dedicated', 'upgrade')).kind).toBe('handedOff');
     await recordWish(test.database, id, { paymentStatus: 'canceled' });
     const joined = await joinShard(test.database, rules, id, { wantsRoute: true, maxMembers: 10 });
     if (joined.kind !== 'joined') throw new Error(joined.kind);
     const rendered = await renderShard(test.database, rules, joined.shardId);
     expect(rendered).toMatchObject({ served: [{ workspaceId: id, connections: [{ connectionId }] }] });
-    expect(await finishShard(test.database, rules, joined.shardId, 1, 't')).toEqual({
+    expect(await finish(test.database, rules, joined.shardId, 1, 't')).toEqual({
       kind: 'finished',
       recorded: 1,
       changed: [id],

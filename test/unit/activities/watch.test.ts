@@ -10,6 +10,7 @@ const seen = (change: Partial<Observation>): Observation => ({
   exists: true,
   terminating: false,
   uid: 'u',
+  fence: 1,
   generation: 1,
   observedGeneration: 1,
   templateDigest: 't',

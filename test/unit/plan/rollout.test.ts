@@ -8,6 +8,7 @@ const DONE: Observation = deepFreeze({
   exists: true,
   terminating: false,
   uid: 'u',
+  fence: 1,
   generation: 7,
   observedGeneration: 7,
   templateDigest: 'new',

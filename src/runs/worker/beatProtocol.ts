@@ -4,6 +4,7 @@ import type { Lease, Lost } from '../types.ts';
 export interface BeatThreadData {
   readonly connectionString: string;
   readonly schema: string;
+  readonly sessionSettings: boolean;
   readonly everyMs: number;
 }
 

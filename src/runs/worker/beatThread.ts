@@ -22,11 +22,12 @@ const SOONER = 6;
 
 const port = parentPort;
 if (port === null) throw new Error('beatThread.ts is started by the run worker');
-const { connectionString, schema, everyMs } = workerData as BeatThreadData;
+const { connectionString, schema, sessionSettings, everyMs } = workerData as BeatThreadData;
 const tell = (message: FromBeatThread) => port.postMessage(message);
 const database = openDatabase({
   connectionString,
   schema,
+  sessionSettings,
   poolSize: 1,
   // An answer that comes later than the next beat is of no use.
   statementTimeoutMs: Math.max(1_000, everyMs),

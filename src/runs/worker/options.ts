@@ -21,8 +21,10 @@ export interface RunContext {
 export type RunHandler = (run: ClaimedRun, context: RunContext) => Promise<Json | undefined>;
 
 export interface RunWorkerOptions {
-  /** Postgres; a pooler of transactions will do, changes then arrive by polling. */
+  /** Postgres; behind a pooler of transactions set `sessionSettings` to false, and work is found by polling. */
   readonly connectionString: string;
+  /** See `DatabaseOptions`; true unless given. */
+  readonly sessionSettings?: boolean;
   /** Schema that holds `runs`; `public` unless given. */
   readonly schema?: string;
   /** A handler for each lane that is served. */
@@ -43,6 +45,7 @@ export interface RunWorkerOptions {
 /** The options, complete. All times are milliseconds. */
 export interface Settings {
   readonly connectionString: string;
+  readonly sessionSettings: boolean;
   readonly schema: string;
   readonly handlers: ReadonlyMap<string, RunHandler>;
   readonly lanes: ReadonlyMap<string, LanePolicy>;
@@ -92,6 +95,7 @@ export function settingsOf(options: RunWorkerOptions): Settings {
   const beating = [...lanes.values()].filter((lane) => lane.heartbeats);
   return {
     connectionString: options.connectionString,
+    sessionSettings: options.sessionSettings ?? true,
     schema: options.schema ?? 'public',
     handlers: new Map(Object.entries(options.handlers)),
     lanes,

@@ -74,13 +74,13 @@ export class RunWorker {
   /** Begins to claim. A database that is away is waited for. A second call does nothing. */
   start(): void {
     if (this.#claiming !== undefined || this.#stopping !== undefined) return;
-    const { connectionString, schema, beatEveryMs, hooks } = this.#settings;
-    this.#database = openDatabase({ connectionString, schema, poolSize: POOL_SIZE });
+    const { connectionString, schema, sessionSettings, beatEveryMs, hooks } = this.#settings;
+    this.#database = openDatabase({ connectionString, schema, sessionSettings, poolSize: POOL_SIZE });
     this.#finisher = new Finisher(this.#database);
     const error = (cause: unknown, doing: string) => tell(hooks, 'error', cause, doing);
     if (beatEveryMs !== null)
       this.#beats = new Beats(
-        { connectionString, schema, everyMs: beatEveryMs },
+        { connectionString, schema, sessionSettings, everyMs: beatEveryMs },
         {
           lost: (lost) => this.#lose(lost),
           cancelled: (lease) => this.#abort(lease, 'cancelled', 'its cancellation was asked for'),

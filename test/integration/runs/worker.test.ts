@@ -61,6 +61,7 @@ describe('work', () => {
     try {
       const { worker } = startWorker({
         connectionString: pooler.url,
+        sessionSettings: false,
         pollEveryMs: 50,
         handlers: { work: async () => 'done' },
       });

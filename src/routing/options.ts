@@ -24,7 +24,10 @@ export interface RoutingTableOptions {
    * long a change takes to arrive.
    */
   readonly refreshIntervalMs?: number;
-  /** Hear of changes at once by LISTEN. Default true. Set false behind a pooler that pools transactions. */
+  /**
+   * Hear of changes at once by LISTEN. Default true. Behind a pooler of transactions, and on a replica, the table finds
+   * out that it cannot, warns, and polls; false spares it the attempt and one connection.
+   */
   readonly listen?: boolean;
   /** Default `http://${deploymentId}:3456/connection/${connectionId}`; values are percent-encoded. */
   readonly urlTemplate?: string;

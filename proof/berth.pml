@@ -96,7 +96,17 @@ byte sawNotice[CLASSES];
 bit toShard;    /* where the request went */
 byte c, rank, best, chosen; /* scratch: 0 between steps */
 
-bit late; /* an attempt is stalled between its look and its act; see the variants that are beyond what is assumed */
+/*
+ * With LATE: attempts that were given up, and retried by others, are stalled between their look and their act, and go on
+ * later. A deletion and the record of a rollout are bound to the object that was looked at, an apply to its number: once
+ * that object is gone, or a newer apply is stored, they can do nothing any more.
+ */
+#ifdef LATE
+bit lateDelete, lateMark, lateApply;
+#endif
+#ifdef LIVE
+bit late; /* an apply for an edit is under way */
+#endif
 
 /* The property: from the decision to the answer, the server that was chosen has the workspace's functions. */
 #define SERVES_UNTIL_ANSWERED(shard) assert(!(router == SENT && toShard == shard))
@@ -170,11 +180,32 @@ inline handOff() {
   giveNotice(FREE, HANDOFF - SETTLE)
 }
 
-#define mayScheduleShutdown (WANTS_FREE && ownRoutable)
+#define freeOnNotice (live[FREE] && notice[FREE] != 0)
+#define mayScheduleShutdown (WANTS_FREE && ownRoutable && !freeOnNotice)
 inline scheduleShutdown() {
   SAY("scheduleShutdown: the own route gets notice\n");
   giveNotice(DEDICATED, DRAIN);
   PREMIUM_TOO(giveNotice(PREMIUM, DRAIN))
+}
+
+#define noticed(c) (live[c] && notice[c] != 0)
+#ifdef TWO_CLASSES
+#define mayPutOff (WANTS_FREE && freeOnNotice && noticed(DEDICATED))
+#else
+#define mayPutOff (WANTS_FREE && freeOnNotice && (noticed(DEDICATED) || noticed(PREMIUM)))
+#endif
+inline takeNoticeBack() {
+  for (c : DEDICATED .. CLASSES - 1) {
+    if
+    :: noticed(c) -> notice[c] = 0; age[c] = 0
+    :: else
+    fi
+  }
+  c = 0
+}
+inline putOff() {
+  SAY("scheduleShutdown: put off, since the free route is on notice\n");
+  takeNoticeBack()
 }
 
 #define mayRecordFree (WANTS_FREE && member == SERVING && memberServed)
@@ -258,13 +289,7 @@ inline undoUpgrade() { SAY("undoUpgrade: the own side, never routed, is asked to
 #define mayUndoDowngrade (WANTS_OWN && !routable(FREE))
 inline undoDowngrade() {
   SAY("undoDowngrade: the notice is taken back\n");
-  for (c : DEDICATED .. CLASSES - 1) {
-    if
-    :: live[c] && notice[c] != 0 -> notice[c] = 0; age[c] = 0
-    :: else
-    fi
-  }
-  c = 0;
+  takeNoticeBack();
   memberWants = 0;
   if
   :: isActive(member) && !memberRouted && !names(FREE) -> member = LEAVING
@@ -326,6 +351,9 @@ inline joinShard(routed) {
 /* ---- src/database/shards.ts, with the apply between its two writes ---- */
 inline renderShard() {
   SAY("renderShard, apply: a rollout of the shard begins\n");
+#if defined(LATE) && !defined(NO_FENCE) /* broken: an apply does not look which one came last */
+  lateApply = 0;
+#endif
   rolling = 1;
   memberRendered = isActive(member);
   if
@@ -371,6 +399,12 @@ inline markServed() { SAY("markOwnServed: the own deployment is rolled out in fu
 inline removeOwn() {
   SAY("deleteOwn: the own deployment stops serving\n");
   SERVES_UNTIL_ANSWERED(0);
+#if defined(LATE) && !defined(DELETE_BY_NAME) /* broken: a deletion takes whatever has the name by then */
+  lateDelete = 0;
+#endif
+#if defined(LATE) && !defined(MARK_BY_NAME) /* broken: a rollout counts for whatever has the name by then */
+  lateMark = 0;
+#endif
   ownServes = 0
 }
 inline forgetOwn() { SAY("forgetOwnSide\n"); own = NONE; ownRouted = 0 }
@@ -512,6 +546,7 @@ active proctype Workspace() {
   do
   :: d_step { mayHandOff -> handOff() }
   :: d_step { mayScheduleShutdown -> scheduleShutdown() }
+  :: d_step { mayPutOff -> putOff() }
   :: d_step { mayJoin -> joinShard(!nowhere[FREE]) }
   :: d_step { mayJoin && member == NONE -> joinShard(0) } /* another shard than before */
   :: d_step { mayRecordFree -> recordFreeRoute() }
@@ -531,14 +566,11 @@ active proctype Workspace() {
   :: d_step { mayMarkServed -> markServed() }
   :: d_step { mayDelete && ownServes -> removeOwn() }
   :: d_step { mayDelete && !ownServes -> forgetOwn() }
-  /* Beyond what is assumed: an attempt that was given up, and retried by another, goes on later. */
-#ifdef LATE_DELETE
-  :: d_step { mayDelete && !late -> SAY("deleteOwn: an attempt is stalled after mayDelete\n"); late = 1 }
-  :: d_step { late && ownServes -> SAY("deleteOwn: the stalled attempt goes on\n"); late = 0; removeOwn() }
-#endif
-#ifdef LATE_MARK
-  :: d_step { mayMarkServed && !late -> SAY("awaitOwnRollout: an attempt is stalled after it saw the rollout\n"); late = 1 }
-  :: d_step { late && own == JOINING -> SAY("awaitOwnRollout: the stalled attempt goes on\n"); late = 0; markServed() }
+#ifdef LATE
+  :: d_step { mayDelete && ownServes && !lateDelete -> SAY("deleteOwn: an attempt is stalled after mayDelete\n"); lateDelete = 1 }
+  :: d_step { lateDelete && ownServes -> SAY("deleteOwn: the stalled attempt goes on\n"); lateDelete = 0; removeOwn() }
+  :: d_step { mayMarkServed && !lateMark -> SAY("awaitOwnRollout: an attempt is stalled after it saw the rollout\n"); lateMark = 1 }
+  :: d_step { lateMark && own == JOINING -> SAY("awaitOwnRollout: the stalled attempt goes on\n"); lateMark = 0; markServed() }
 #endif
   od
 }
@@ -547,9 +579,15 @@ active proctype Shard() {
   do
   :: d_step { true -> renderShard() } /* other members are due at any time; a retry renders again */
   :: d_step { rolling -> finishShard() }
-#ifdef LATE_APPLY
-  :: d_step { !late && !shardServes -> SAY("rollShard: an attempt is stalled before its apply\n"); late = !isActive(member); renderShard() }
-  :: d_step { late && shardServes -> SAY("rollShard: the stalled attempt applies its old config\n"); late = 0; SERVES_UNTIL_ANSWERED(1); shardServes = 0 }
+#ifdef LATE
+  /* What it goes on to apply lacks the member: only then may it do harm. It is rendered, and not applied yet. */
+  :: d_step { !lateApply && !isActive(member) -> SAY("rollShard: an attempt is stalled before its apply\n"); renderShard(); lateApply = 1 }
+  :: d_step {
+       lateApply -> SAY("rollShard: the stalled attempt applies its old config\n");
+       lateApply = 0;
+       assert(!shardServes || !(router == SENT && toShard));
+       shardServes = 0
+     }
 #endif
   od
 }
@@ -635,7 +673,7 @@ plan:
 #ifndef ALWAYS_FUNCTIONS
   :: (move == unserve || move == place) && !aimFunctions -> goto routeToNowhere
 #endif
-  :: move == downgrade -> d_step { if :: mayScheduleShutdown -> scheduleShutdown() :: else fi; fresh = 1 }; goto join
+  :: move == downgrade -> d_step { if :: mayScheduleShutdown -> scheduleShutdown() :: mayPutOff -> putOff() :: else fi; fresh = 1 }; goto join
   :: (move == place || move == refresh) && aimFunctions && aim == FREE -> goto join
   :: else -> goto rollOut
   fi;

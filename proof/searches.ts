@@ -21,12 +21,12 @@ const FLIPS = 'FLIPS=2';
 /** Enough to refute with, and quick: each of these is about as small as the search that refutes it. */
 const SMALL = ['TWO_CLASSES', 'ALWAYS_FUNCTIONS'];
 
-const refuted = (name: string, what: string, define: string): Search => ({
+const refuted = (name: string, what: string, ...broken: readonly string[]): Search => ({
   name,
   what,
   property: 'safety',
   expect: 'refuted',
-  defines: [...SMALL, define],
+  defines: [...SMALL, ...broken],
 });
 
 /** Those of one kind stand together, in the order they are reported. */
@@ -44,6 +44,13 @@ export const SEARCHES: readonly Search[] = [
     property: 'safety',
     expect: 'verified',
     defines: ['TWO_CLASSES', 'NEVER_GONE'],
+  },
+  {
+    name: 'protocol',
+    what: 'two classes, removal, late acts of attempts that were given up',
+    property: 'safety',
+    expect: 'verified',
+    defines: [...SMALL, 'LATE'],
   },
   {
     name: 'protocol',
@@ -95,7 +102,7 @@ export const SEARCHES: readonly Search[] = [
     defines: ['LIVE', 'TWO_CLASSES', FLIPS, 'FRESH_WHILE_DELETING'],
   },
   refuted('slow-commit', 'assumed away: a commit that is later than handoffDelay - S', 'SLOW_COMMIT'),
-  refuted('late-delete', 'assumed away: a given-up attempt that deletes later', 'LATE_DELETE'),
-  refuted('late-mark', 'assumed away: a given-up attempt that records later what it saw', 'LATE_MARK'),
-  refuted('late-apply', 'assumed away: a given-up attempt that applies later', 'LATE_APPLY'),
+  refuted('late-delete', 'a late deletion is not bound to what was looked at', 'LATE', 'DELETE_BY_NAME'),
+  refuted('late-mark', 'a late record of a rollout is not bound to its object', 'LATE', 'MARK_BY_NAME'),
+  refuted('late-apply', 'a late apply does not look which one came last', 'LATE', 'NO_FENCE'),
 ];

@@ -38,7 +38,7 @@ export interface Tx {
 }
 
 /** Ends within an activity's attempt (45 s), so that a lock held elsewhere costs a try and not the slot. */
-const DEFAULT_STATEMENT_TIMEOUT_MS = 30_000;
+export const DEFAULT_STATEMENT_TIMEOUT_MS = 30_000;
 /** After the server's own timeout: what has not answered by then never will. Smaller: a slow network looks dead. */
 const ANSWER_GRACE_MS = 5_000;
 

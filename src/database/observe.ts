@@ -37,7 +37,16 @@ export async function observeMany(
         .execute();
       const sides = await tx.q
         .selectFrom('berth_side')
-        .select(['workspace_id', 'deployment_id', 'kind', 'class', 'state', 'routed', 'served_digest'])
+        .select([
+          'workspace_id',
+          'deployment_id',
+          'kind',
+          'class',
+          'state',
+          'routed',
+          'served_digest',
+          'drift',
+        ])
         .where('workspace_id', 'in', ids)
         .orderBy('deployment_id')
         .execute();
@@ -56,6 +65,7 @@ export async function observeMany(
               state: row.state,
               routed: row.routed,
               servedDigest: row.served_digest,
+              ...(row.drift === null ? {} : { drifted: row.drift }),
             }),
           ),
       }));

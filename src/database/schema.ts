@@ -71,6 +71,8 @@ export interface SideTable {
   /** When the objects were seen to differ from what was applied, and how; null: they were not. */
   drifted_at: Date | null;
   drift: string | null;
+  /** When the servers behind an own side were seen to be gone; the next full rollout clears it. */
+  lost_at: Date | null;
   created_at: Generated<Date>;
   updated_at: Generated<Date>;
 }
@@ -85,6 +87,22 @@ export interface EventTable {
   at: Generated<Date>;
 }
 
+/** The last plausible count of wishes, and the alarm. One row. */
+export interface FleetTable {
+  id: Generated<boolean>;
+  workspaces: number;
+  connections: number;
+  taken_at: Date;
+  alarm: string | null;
+  alarm_at: Date | null;
+}
+
+/** Deployments whose objects exist and that no row names. */
+export interface OrphanTable {
+  deployment_id: string;
+  first_seen_at: Generated<Date>;
+}
+
 export interface BerthSchema {
   FunctionsServer: RouteTable;
   Workspace: WorkspaceTable;
@@ -92,4 +110,6 @@ export interface BerthSchema {
   berth_shard: ShardTable;
   berth_side: SideTable;
   berth_event: EventTable;
+  berth_fleet: FleetTable;
+  berth_orphan: OrphanTable;
 }

@@ -120,6 +120,20 @@ export function checkTiming(input: TimingInput): TimingResult {
 }
 
 /**
+ * What is allowed and leaves little room; empty: nothing. A step writes the database's clock as it reads it, and routers
+ * see the row when its transaction commits: what passes in between must fit into handoffDelay - S. A commit takes at most
+ * about one statement timeout. Delays below that are a trial's, and are passed over.
+ */
+export function timingWarnings(timing: Timing, statementTimeoutMs: number): readonly string[] {
+  const { handoffDelayMs, stalenessMs } = timing;
+  const slackMs = handoffDelayMs - stalenessMs;
+  if (slackMs >= statementTimeoutMs || handoffDelayMs < statementTimeoutMs) return [];
+  return [
+    `timing.handoffDelay (${handoffDelayMs} ms) is ${slackMs} ms above S = maxSnapshotAge + longestRequest + clockSkew (${stalenessMs} ms), less than one statement may take (${statementTimeoutMs} ms): a commit that is slower than that is seen too late; raise handoffDelay`,
+  ];
+}
+
+/**
  * All delays divided by `factor`, rounded up to whole milliseconds so that every inequality still holds. For demos and
  * tests; a real installation sets its delays.
  */

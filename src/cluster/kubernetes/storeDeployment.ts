@@ -72,7 +72,7 @@ function refusal(
 
 /** False: somebody else made one meanwhile. */
 async function create({ client }: Context, manifest: Manifest): Promise<boolean> {
-  const doing = `create ${objectName(DEPLOYMENTS, manifest.metadata.name)}`;
+  const doing = `apply ${objectName(DEPLOYMENTS, manifest.metadata.name)}`;
   const created = await client.call({
     method: 'POST',
     path: pathOf(DEPLOYMENTS, client.namespace),

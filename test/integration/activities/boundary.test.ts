@@ -48,6 +48,8 @@ describe('the database is away', () => {
       finishShard: { ...shard, seq: 1, template: 't' },
       sweepWorkspaces: { after: null, budget: 1, remind: false },
       sweepShards: undefined,
+      takeCensus: undefined,
+      sweepObjects: { budget: 1, removals: true },
     };
     try {
       for (const [name, input] of Object.entries(calls)) {
@@ -73,6 +75,10 @@ describe('the caller is wrong', () => {
     expect((await failureOf(act.run('recordWish', { ...change('active'), workspaceId: '' }))).type).toBe(
       'invalid-workspace-id',
     );
+    const gold = { workspaceId: 'w', change: { forcedClass: 'gold' as never } };
+    const wrongClass = await failureOf(act.run('recordWish', gold));
+    expect(wrongClass).toMatchObject({ type: 'invalid-class', nonRetryable: true });
+    expect(wrongClass.message).toMatch(/"gold".*free, dedicated, premium/);
     expect(await world.query('select from "Workspace"')).toEqual([]);
     expect(await act.run('recordWish', change('active'))).toEqual({ kind: 'recorded' });
     expect(await act.run('recordWish', change('active'))).toEqual({ kind: 'unchanged' });

@@ -1,6 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { checkTiming, DEFAULT_TIMING, scaleTiming, type TimingInput } from '../../../src/plan/timing.ts';
+import {
+  checkTiming,
+  DEFAULT_TIMING,
+  scaleTiming,
+  type TimingInput,
+  timingWarnings,
+} from '../../../src/plan/timing.ts';
 
 const NAMES = Object.keys(DEFAULT_TIMING) as (keyof TimingInput)[];
 /** As the config file calls it. */
@@ -128,5 +134,26 @@ describe('scaleTiming', () => {
 
   it.each([0, -1, Number.NaN])('refuses factor %s', (factor) => {
     expect(() => scaleTiming(DEFAULT_TIMING, factor)).toThrow(/greater than 0/);
+  });
+});
+
+describe('timingWarnings', () => {
+  const warnings = (over: Partial<TimingInput>, factor = 1) => {
+    const checked = checkTiming(scaleTiming({ ...DEFAULT_TIMING, ...over }, factor));
+    if (!checked.ok) throw new Error(checked.problems.join('; '));
+    return timingWarnings(checked.timing, 30_000);
+  };
+
+  it('warns with both numbers when a slow commit may take more than handoffDelay leaves above S', () => {
+    expect(warnings({})).toEqual([]);
+    expect(warnings({ handoffDelayMs: 210_000 })).toEqual([]);
+    expect(warnings({ handoffDelayMs: 209_999 })).toEqual([
+      expect.stringMatching(/209999 ms.*29999 ms above S.*180000 ms.*30000 ms.*raise handoffDelay/),
+    ]);
+    expect(warnings({ handoffDelayMs: 180_000 })).toHaveLength(1);
+  });
+
+  it('says nothing about the short delays of a trial', () => {
+    expect(warnings({ handoffDelayMs: 180_000 }, 30)).toEqual([]);
   });
 });

@@ -64,18 +64,19 @@ const end = (code: ReapCode, retry: boolean): ReapVerdict => ({
 export function reapVerdict(run: ReapInput, policy: LanePolicy | undefined, atMs: number): ReapVerdict {
   if (run.status === 'pending') return pendingVerdict(run, policy, atMs);
   if (run.status !== 'running') return leave('terminal');
+  // Its own worker said that nobody executes it: no policy is needed to believe that.
+  if (run.workerGone)
+    return run.cancelRequestedAtMs === null ? { kind: 'release' } : end('run_cancelled', false);
   if (policy === undefined) return leave('unknown-lane');
   const claimedAt = run.claimedAtMs ?? Number.NEGATIVE_INFINITY;
   const before = (instant: number | null, ms: number | null) =>
     instant !== null && ms !== null && instant + ms < atMs;
   // A claim is the first sign of life; the beat column may be empty, also in rows of an older version.
   const dead =
-    run.workerGone ||
-    (policy.heartbeats && before(Math.max(claimedAt, run.heartbeatAtMs ?? claimedAt), policy.staleMs));
+    policy.heartbeats && before(Math.max(claimedAt, run.heartbeatAtMs ?? claimedAt), policy.staleMs);
   // Asked to stop and dead is stopped: nobody wants it tried again.
   if (run.cancelRequestedAtMs !== null && (dead || before(run.cancelRequestedAtMs, policy.cancelGraceMs)))
     return end('run_cancelled', false);
-  if (run.workerGone) return { kind: 'release' };
   if (dead) return end('worker_heartbeat_lost', true);
   if (before(claimedAt, run.deadlineMs ?? policy.deadlineMs)) return end('run_deadline_exceeded', true);
   if (!policy.heartbeats && before(claimedAt, policy.ageLimitMs)) return end('run_age_exceeded', true);

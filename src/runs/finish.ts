@@ -42,7 +42,8 @@ export async function completeMany(
     const rows = await run(
       database,
       sql<{ id: string; lease: string }>`
-        update ${table(database, 'runs')} r set status = 'completed', result = i.result, finished_at = now()
+        update ${table(database, 'runs')} r set status = 'completed', result = i.result, error = null,
+          finished_at = now()
         from unnest(${sent.map((l) => l.id)}::bigint[], ${sent.map((l) => l.lease)}::bigint[],
           ${sent.map((l) => texts.get(leaseKey(l)))}::jsonb[]) as i (id, lease, result)
         where r.id = i.id and r.lease = i.lease and r.status = 'running'
@@ -123,7 +124,7 @@ export async function fail(
           update ${runs} r set
             status = case when r.cancel_requested_at is null then 'failed' else 'cancelled' end,
             finished_at = now(),
-            error = ${JSON.stringify(error)}::jsonb || case
+            error = case when r.cancel_requested_at is null then ${JSON.stringify(error)}::jsonb else r.error end || case
               when ${again} and r.cancel_requested_at is null and r.attempt >= r.max_attempts
               then '{"exhausted": true}'::jsonb else '{}'::jsonb end
           from (${leaseRows([lease])}) i

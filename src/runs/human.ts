@@ -66,7 +66,7 @@ export async function cancel(
           cancel_requested_at = coalesce(r.cancel_requested_at, now()),
           status = case when ${ends} then 'cancelled' else r.status end,
           finished_at = case when ${ends} then now() end,
-          error = case when ${ends} then ${JSON.stringify(error)}::jsonb else r.error end
+          error = coalesce(r.error, ${JSON.stringify(error)}::jsonb)
         where r.id = ${newest(runs, known)} and r.status in ('pending', 'running')
         returning r.id, r.status`,
     );

@@ -137,6 +137,7 @@ export function due(
               select r.id, r.lease from ${runs} r
               where r.lane = h.lane and r.priority = h.priority and ${waits}
                 and r.available_at < ${before(at, sql`p.claim_timeout`)}
+                and (r.expires_at is null or r.expires_at > ${at})
               order by r.available_at, r.id limit ${limit} ${lock}
             ) c limit ${limit})`,
       };
@@ -181,8 +182,9 @@ export async function endPage(
         status = case d.code when 'run_cancelled' then 'cancelled' else 'timeout' end,
         finished_at = now(),
         reap_count = r.reap_count + case r.status when 'running' then 1 else 0 end,
-        error = jsonb_strip_nulls(jsonb_build_object('code', d.code, 'message', ${message()},
-          'exhausted', case when ${retries} and r.attempt >= r.max_attempts then true end))
+        error = case when d.code = 'run_cancelled' and r.error is not null then r.error
+          else jsonb_strip_nulls(jsonb_build_object('code', d.code, 'message', ${message()},
+            'exhausted', case when ${retries} and r.attempt >= r.max_attempts then true end)) end
       from due d
       where r.id = d.id and r.lease = d.lease and r.status in ('pending', 'running')
       returning r.*, d.code, d.delay_ms, ${retries} and r.attempt < r.max_attempts as again,

@@ -49,6 +49,7 @@ export interface Run {
   readonly dedupeKey: string | null;
   readonly payload: Json;
   readonly result: Json;
+  /** Why it ended without a result; on a running one: the cancellation that was asked for. */
   readonly error: RunError | null;
   readonly workerId: string | null;
   readonly incarnation: string | null;

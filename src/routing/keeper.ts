@@ -11,7 +11,8 @@
  * older is thrown away and asked again). Silence of the channel proves nothing, so notifications never make the age
  * smaller. While a refresh is under way or fails, the age keeps growing from the one before.
  */
-import { betweenMs, type DatabaseClock, elapsedMs, type Mark, mark, readDatabaseClock } from './clock.ts';
+import type { Proof } from './answer.ts';
+import { betweenMs, elapsedMs, type Mark, mark, readDatabaseClock } from './clock.ts';
 import { type Lease, pauseBeforeMs } from './connection.ts';
 import { Listener } from './listener.ts';
 import type { Counters } from './metrics.ts';
@@ -43,7 +44,7 @@ export class Keeper {
   #listener: Listener | undefined;
   #reader: Lease | undefined;
   #readerLostAt = 0;
-  #proven: { readonly begun: Mark; readonly lagMs: number; readonly clock: DatabaseClock } | undefined;
+  #proven: Proof | undefined;
   #wake: (() => void) | undefined;
   #refreshSoon = false;
   #loop: Promise<void> | undefined;
@@ -74,8 +75,8 @@ export class Keeper {
   }
 
   /** Undefined before the first refresh and after `close`. */
-  get clock(): DatabaseClock | undefined {
-    return this.#proven?.clock;
+  get proof(): Proof | undefined {
+    return this.#proven;
   }
 
   /** How old the view is at most at that instant, in milliseconds; Infinity before the first refresh and after `close`. */
@@ -132,7 +133,7 @@ export class Keeper {
     for (const id of workspaceIds) byId.set(id, []);
     for (const row of rows) byId.get(row[0])?.push(row);
     for (const [id, own] of byId) {
-      const before = this.#view.get(id)?.bucket;
+      const before = this.#view.bucketOf(id);
       this.#view.replace(id, own, 0);
       if (this.#refreshing === 'open') this.#newer.set(id, before ?? own[0]?.[8] ?? this.#newer.get(id));
     }

@@ -1,5 +1,5 @@
 /** What a routing table counts, in a shape that any metrics library can copy. It measures nothing by itself. */
-import type { Action, Decision, Reason } from './decide.ts';
+import { type Action, REASONS, type Reason } from './decide.ts';
 
 /** Counters only grow; gauges are as of the call. */
 export interface RoutingMetrics {
@@ -29,6 +29,19 @@ export interface RoutingMetrics {
   readonly badRows: number;
 }
 
+/** Every action with a reason it can have; an option makes `retry` of one `drop`. */
+const OUTCOMES: readonly (readonly [Action, Reason])[] = [
+  ...(Object.entries(REASONS) as [Reason, Action][]).map(([reason, action]) => [action, reason] as const),
+  ['retry', 'unknown-connection'],
+];
+
+/** The number under which a decision is counted. Throws when no rule answers so. */
+export function outcomeOf(action: Action, reason: Reason): number {
+  const outcome = OUTCOMES.findIndex((known) => known[0] === action && known[1] === reason);
+  if (outcome < 0) throw new Error(`no rule of routing answers ${action} for ${reason}`);
+  return outcome;
+}
+
 /** The counters of one table. */
 export class Counters {
   refreshes = 0;
@@ -38,24 +51,26 @@ export class Counters {
   notifiedReads = 0;
   reconnects = 0;
   badRows = 0;
-  readonly #decisions: Record<Action, Partial<Record<Reason, number>>> = {
-    deliver: {},
-    pass: {},
-    drop: {},
-    retry: {},
-  };
+  readonly #decisions = new Float64Array(OUTCOMES.length);
 
-  /** Counts a decision and hands it through. */
-  decided(decision: Decision): Decision {
-    const reasons = this.#decisions[decision.action];
-    reasons[decision.reason] = (reasons[decision.reason] ?? 0) + 1;
-    return decision;
+  /** Counts a decision; `outcome` as `outcomeOf` numbers them. */
+  decided(outcome: number): void {
+    this.#decisions[outcome] = (this.#decisions[outcome] ?? 0) + 1;
   }
 
   read() {
-    const { deliver, pass, drop, retry } = this.#decisions;
+    const decisions: Record<Action, Partial<Record<Reason, number>>> = {
+      deliver: {},
+      pass: {},
+      drop: {},
+      retry: {},
+    };
+    OUTCOMES.forEach(([action, reason], outcome) => {
+      const count = this.#decisions[outcome] ?? 0;
+      if (count > 0) decisions[action][reason] = count;
+    });
     return {
-      decisions: { deliver: { ...deliver }, pass: { ...pass }, drop: { ...drop }, retry: { ...retry } },
+      decisions,
       refreshes: this.refreshes,
       failedRefreshes: this.failedRefreshes,
       repaired: this.repaired,

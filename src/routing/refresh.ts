@@ -109,10 +109,9 @@ async function removeUnseen(input: RefreshInput, buckets: readonly number[] | un
   const { view, newer, generation } = input;
   const among = buckets === undefined ? undefined : new Set(buckets);
   let removed = 0;
-  for (const shard of view.shards) {
-    for (const [id, entry] of shard) {
-      if (entry.seen === generation || newer.has(id) || among?.has(entry.bucket) === false) continue;
-      if (view.replace(id, [], generation)) removed += 1;
+  for (let part = 0; part < view.parts; part += 1) {
+    for (const id of view.unseen(part, generation, among)) {
+      if (!newer.has(id) && view.replace(id, [], generation)) removed += 1;
     }
     await nextTurn();
   }

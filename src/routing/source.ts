@@ -133,23 +133,28 @@ export async function closeSnapshot(lease: Lease, timeoutMs: number): Promise<vo
   await ask(lease, { text: 'commit' }, timeoutMs);
 }
 
-/** All live rows in key order, or those of some buckets, one page at a time. */
+/** All live rows in key order, or those of some buckets, one page at a time; the next is on its way meanwhile. */
 export async function* pages(
   lease: Lease,
   statements: Statements,
   buckets: readonly number[] | undefined,
   timeoutMs: number,
 ): AsyncGenerator<WireRow[]> {
-  let after: readonly (string | null)[] = [null, null];
-  while (true) {
+  const page = (after: readonly (string | null)[]): Promise<WireRow[]> => {
     const query =
       buckets === undefined
         ? { text: statements.page, values: [...after] }
         : { text: statements.pageOfBuckets, values: [...after, buckets] };
-    const rows: WireRow[] = await ask<WireRow>(lease, query, timeoutMs);
-    yield rows;
+    const rows = ask<WireRow>(lease, query, timeoutMs);
+    // Asked for ahead of its turn: it may fail before anybody waits for it, or when nobody does any more.
+    rows.catch(() => {});
+    return rows;
+  };
+  let next: Promise<WireRow[]> | undefined = page([null, null]);
+  while (next !== undefined) {
+    const rows: WireRow[] = await next;
     const last = rows.at(-1);
-    if (last === undefined || rows.length < PAGE_ROWS) return;
-    after = [last[0], last[1]];
+    next = last === undefined || rows.length < PAGE_ROWS ? undefined : page([last[0], last[1]]);
+    yield rows;
   }
 }

@@ -1,29 +1,22 @@
 /**
  * The routing table of one router process: all live routes in memory, kept equal to "FunctionsServer" (keeper.ts says how,
- * and what the snapshot age promises). It reads Postgres and never writes; it decides by `decide` alone and sends nothing
- * to any functions server.
+ * and what the snapshot age promises). It reads Postgres and never writes; it answers as `decide` does (answer.ts) and
+ * sends nothing to any functions server.
  *
  * States. *fresh*: the age is within `maxSnapshotAgeMs`, and rows decide. *stale*: it is above; entered by time alone, left
  * by the next proven refresh; every event with functions is retried (or served on, by option). *closed*: for good.
  */
 import { EventEmitter } from 'node:events';
 import { OperatorError } from '../errors.ts';
-import type { Class } from '../plan/model.ts';
+import { Answerer, type RouteQuery } from './answer.ts';
 import { databaseTimeMs, mark } from './clock.ts';
-import { type Decision, decideAmong, NO_FUNCTIONS, type RouteRow } from './decide.ts';
+import type { Decision, RouteRow } from './decide.ts';
 import { Keeper } from './keeper.ts';
 import { Counters, type RoutingMetrics } from './metrics.ts';
 import { type RoutingTableOptions, type Settings, settingsOf } from './options.ts';
 import { type BadRow, View } from './view.ts';
 
-/** What a router asks about one event. */
-export interface RouteQuery {
-  readonly workspaceId: string;
-  /** The class the router believes the workspace has. Anything unknown is taken for `free`. */
-  readonly expectedClass: Class;
-  readonly connectionId: string;
-  readonly hasFunctions: boolean;
-}
+export type { RouteQuery };
 
 export interface RoutingEvents {
   /** A refresh proved the table equal to the database. `repaired`: workspaces that no notification had told of. */
@@ -38,9 +31,6 @@ export interface RoutingEvents {
   warning: [message: string];
 }
 
-const TABLE_CLOSED: Decision = Object.freeze({ action: 'retry', reason: 'table-closed' });
-const STALE_SNAPSHOT: Decision = Object.freeze({ action: 'retry', reason: 'stale-snapshot' });
-const NO_ROUTES: readonly never[] = [];
 /** Bad rows beyond this many are routed as safely, but neither reported nor counted. */
 const MOST_WARNINGS = 1_000;
 
@@ -51,6 +41,7 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
   readonly #warned = new Set<string>();
   readonly #view = new View((bad) => this.#reportBadRow(bad));
   readonly #keeper: Keeper;
+  readonly #answerer: Answerer;
   #earlyWarnings: string[] | undefined = [];
   #staleTimer: NodeJS.Timeout | undefined;
   #closing: Promise<void> | undefined;
@@ -58,6 +49,7 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
   private constructor(settings: Settings) {
     super();
     this.#settings = settings;
+    this.#answerer = new Answerer(this.#view, settings, this.#counters);
     this.#keeper = new Keeper(settings, this.#view, this.#counters, {
       refreshed: (info) => {
         this.#watchAge();
@@ -97,23 +89,7 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
 
   /** Decides about one event in constant time. Never throws, whatever the state of the table. */
   route(query: RouteQuery): Decision {
-    // Rule 1 rests on nothing that could be stale, so events without functions flow on through any outage.
-    if (query.hasFunctions === false) return this.#counters.decided(NO_FUNCTIONS);
-    const clock = this.#keeper.clock;
-    if (this.#closing !== undefined || clock === undefined) return this.#counters.decided(TABLE_CLOSED);
-    const now = mark(this.#settings.clocks);
-    if (this.#keeper.ageAtMs(now) > this.#settings.maxSnapshotAgeMs && !this.#settings.serveStale) {
-      return this.#counters.decided(STALE_SNAPSHOT);
-    }
-    return this.#counters.decided(
-      decideAmong(
-        this.#view.get(query.workspaceId)?.routes ?? NO_ROUTES,
-        query.expectedClass,
-        query.connectionId,
-        databaseTimeMs(clock, now),
-        this.#settings,
-      ),
-    );
+    return this.#answerer.answer(query, this.#closing === undefined ? this.#keeper.proof : undefined);
   }
 
   /** How old the view is at most, in milliseconds; Infinity when closed. */
@@ -128,7 +104,7 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
 
   /** The database's time as the table knows it; what `route` takes for now. Throws once closed. */
   now(): Date {
-    const clock = this.#keeper.clock;
+    const clock = this.#keeper.proof?.clock;
     if (clock === undefined) throw new Error('the routing table is closed and knows no time');
     return new Date(databaseTimeMs(clock, mark(this.#settings.clocks)));
   }
@@ -136,7 +112,7 @@ export class RoutingTable extends EventEmitter<RoutingEvents> {
   /** A copy of all counters and gauges. Cheap enough to call at every scrape. */
   metrics(): RoutingMetrics {
     const now = mark(this.#settings.clocks);
-    const clock = this.#keeper.clock;
+    const clock = this.#keeper.proof?.clock;
     return {
       ...this.#counters.read(),
       snapshotAgeMs: this.#keeper.ageAtMs(now),

@@ -4,28 +4,46 @@
 export const DEFAULT_URL_TEMPLATE = 'http://${deploymentId}:3456/connection/${connectionId}';
 
 /** Fills a template; throws nothing. */
-export type UrlTemplate = (deploymentId: string, connectionId: string) => string;
+export interface UrlTemplate {
+  (deploymentId: string, connectionId: string): string;
+  /**
+   * What stands before and after the connection's id, so that an URL of this deployment is one concatenation where the id
+   * needs no encoding. Undefined when the template names the connection more than once, or not at all.
+   */
+  around(deploymentId: string): readonly [before: string, after: string] | undefined;
+}
 
 /**
  * Splits a template once, so that filling it is plain concatenation. Known placeholders: `${deploymentId}` and
  * `${connectionId}`; each may occur any number of times, anything else is kept as it is. Values are percent-encoded.
  */
 export function compileUrlTemplate(template: string | undefined): UrlTemplate {
-  if (template === undefined || template === DEFAULT_URL_TEMPLATE) return fillDefault;
-  const parts = String(template).split(/\$\{(deploymentId|connectionId)\}/);
-  return (deploymentId, connectionId) => {
+  const parts = String(template ?? DEFAULT_URL_TEMPLATE).split(/\$\{(deploymentId|connectionId)\}/);
+  // Odd parts are the names that the split captured.
+  const fill = (some: readonly string[], deploymentId: string, connectionId: string): string => {
     let url = '';
-    parts.forEach((part, index) => {
-      // Odd parts are the names that the split captured.
+    some.forEach((part, index) => {
       if (index % 2 === 0) url += part;
       else url += encode(part === 'deploymentId' ? deploymentId : connectionId);
     });
     return url;
   };
+  const only = parts.indexOf('connectionId');
+  const isNamedOnce =
+    parts.filter((part, index) => index % 2 === 1 && part === 'connectionId').length === 1 && only % 2 === 1;
+  return Object.assign(
+    (deploymentId: string, connectionId: string) => fill(parts, deploymentId, connectionId),
+    {
+      around: (deploymentId: string) =>
+        isNamedOnce
+          ? ([
+              fill(parts.slice(0, only), deploymentId, ''),
+              fill(parts.slice(only + 1), deploymentId, ''),
+            ] as const)
+          : undefined,
+    },
+  );
 }
-
-const fillDefault: UrlTemplate = (deploymentId, connectionId) =>
-  `http://${encode(deploymentId)}:3456/connection/${encode(connectionId)}`;
 
 /** What is wrong with a template, or undefined. A template that ignores the connection would misroute every event. */
 export function problemOfUrlTemplate(template: string): string | undefined {

@@ -1,27 +1,16 @@
 /**
  * All live routes in memory, by workspace, with the same fingerprint sums that the database can make of them. It knows
- * no connection and no clock, and decides nothing.
+ * no connection to it and no clock, and decides nothing. Each workspace is one record outside of the JavaScript heap
+ * (record.ts), so that neither a million of them nor their changes make the collector stop the event loop.
  */
-import { isClass } from '../plan/model.ts';
-import { type Candidate, type RouteRow, toSet } from './decide.ts';
+import { CLASSES, isClass } from '../plan/model.ts';
+import { Arena, type Chunk } from './arena.ts';
+import type { RouteRow } from './decide.ts';
+import { type Deployment, Deployments } from './deployments.ts';
+import * as record from './record.ts';
+import { firstSlot, nextSlot, SEGMENTS, Slots, segmentOf } from './slots.ts';
 import { BUCKETS, type WireRow, type WireSum } from './source.ts';
-
-/** A row that may decide, with what only an explanation needs. */
-interface StoredRoute extends Candidate {
-  readonly createdAtMs: number;
-  readonly updatedAtMs: number | null;
-}
-
-/** One workspace. `rows` counts those of an unknown class too, as the sums do. */
-export interface Entry {
-  readonly routes: readonly StoredRoute[];
-  readonly bucket: number;
-  readonly rows: number;
-  readonly high: number;
-  readonly low: number;
-  /** The last refresh that saw this very version. */
-  seen: number;
-}
+import { encode, hashEncoded } from './text.ts';
 
 /** A row that is routed safely although something is wrong with it. */
 export interface BadRow {
@@ -30,18 +19,14 @@ export interface BadRow {
   readonly problem: string;
 }
 
-/**
- * Workspaces are spread over this many maps. A map that grows is copied at once: one with a million entries stops the
- * event loop for far longer than 10 ms, one with a few thousand does not.
- */
-const SHARDS = 256;
-
+/** Addresses of records are valid until the next change of the view. */
 export class View {
-  readonly #shards: Map<string, Entry>[] = Array.from({ length: SHARDS }, () => new Map<string, Entry>());
+  readonly #arena = new Arena();
+  readonly #slots = new Slots();
+  readonly #deployments = new Deployments();
   readonly #rows = new Int32Array(BUCKETS);
   readonly #high = new Int32Array(BUCKETS);
   readonly #low = new Int32Array(BUCKETS);
-  readonly #deploymentIds = new Map<string, { readonly id: string; uses: number }>();
   readonly #onBadRow: (bad: BadRow) => void;
   #workspaces = 0;
   #totalRows = 0;
@@ -59,49 +44,104 @@ export class View {
     return this.#totalRows;
   }
 
-  get(workspaceId: string): Entry | undefined {
-    return this.#shardOf(workspaceId).get(workspaceId);
+  /** Bytes held outside of the JavaScript heap. */
+  get byteLength(): number {
+    return this.#arena.byteLength + this.#slots.byteLength;
+  }
+
+  /** The address of a workspace's record; 0 when none is held. */
+  find(workspaceId: string): number {
+    // Nothing else is an id, whatever a caller without types asks.
+    if (typeof workspaceId !== 'string') return 0;
+    const length = encode(workspaceId);
+    return this.#find(hashEncoded(length), length);
+  }
+
+  chunkAt(address: number): Chunk {
+    return record.chunkAt(this.#arena, address);
+  }
+
+  deployment(number: number): Deployment | undefined {
+    return this.#deployments.get(number);
+  }
+
+  /** In which bucket of fingerprints a workspace is; undefined when none is held. */
+  bucketOf(workspaceId: string): number | undefined {
+    const address = this.find(workspaceId);
+    if (address === 0) return undefined;
+    return record.bucketOf(this.chunkAt(address).words, record.baseOf(address));
   }
 
   /** The routable rows of a workspace, in the shape that `decide` takes. */
   explain(workspaceId: string): RouteRow[] {
-    return (this.get(workspaceId)?.routes ?? []).map((route) => ({
-      workspaceId,
-      class: route.class,
-      deploymentId: route.deploymentId,
-      connections: [...route.connections],
-      emptyConnections: [...route.emptyConnections],
-      createdAt: new Date(route.createdAtMs),
-      updatedAt: route.updatedAtMs === null ? null : new Date(route.updatedAtMs),
-      shutdownAt:
-        route.shutdownAtMs === null || !Number.isFinite(route.shutdownAtMs)
-          ? route.shutdownAtMs
-          : new Date(route.shutdownAtMs),
-      deleted: false,
-    }));
+    const address = this.find(workspaceId);
+    if (address === 0) return [];
+    const chunk = this.chunkAt(address);
+    const base = record.baseOf(address);
+    return Array.from({ length: record.routesOf(chunk.words, base) }, (_none, number) => {
+      const route = record.readRoute(chunk, base, record.routeAt(chunk.words, base, number));
+      const { updatedAtMs, shutdownAtMs } = route;
+      const isInstant = shutdownAtMs !== null && Number.isFinite(shutdownAtMs);
+      return {
+        workspaceId,
+        class: route.class,
+        deploymentId: this.deployment(route.deployment)?.id ?? null,
+        connections: [...new Set(route.connections)],
+        emptyConnections: [...new Set(route.emptyConnections)],
+        createdAt: new Date(route.createdAtMs),
+        updatedAt: updatedAtMs === null ? null : new Date(updatedAtMs),
+        shutdownAt: isInstant ? new Date(shutdownAtMs) : shutdownAtMs,
+        deleted: false,
+      };
+    });
   }
 
   /** Makes `rows` (all live ones of that workspace) its state; none: it vanishes. True when that changed anything. */
   replace(workspaceId: string, rows: readonly WireRow[], seen: number): boolean {
-    const old = this.get(workspaceId);
+    const length = encode(workspaceId);
+    const hash = hashEncoded(length);
+    const old = this.#find(hash, length);
     const [first] = rows;
-    if (first === undefined) return this.#remove(workspaceId, old);
+    if (first === undefined) {
+      if (old === 0) return false;
+      this.#slots.remove(hash, old);
+      this.#release(old);
+      return true;
+    }
     let high = 0;
     let low = 0;
     for (const row of rows) {
       high ^= row[9];
       low ^= row[10];
     }
-    if (old !== undefined && old.rows === rows.length && old.high === high && old.low === low) {
-      old.seen = seen;
-      return false;
+    if (old !== 0) {
+      const { words } = this.chunkAt(old);
+      const base = record.baseOf(old);
+      const isSame =
+        record.rowsOf(words, base) === rows.length &&
+        record.highOf(words, base) === high &&
+        record.lowOf(words, base) === low;
+      if (isSame) {
+        record.markSeen(words, base, seen);
+        return false;
+      }
     }
-    this.#remove(workspaceId, old);
-    const routes = rows.map((row) => this.#toRoute(row)).filter((route) => route !== undefined);
-    const entry: Entry = { routes, bucket: first[8], rows: rows.length, high, low, seen };
-    this.#shardOf(workspaceId).set(workspaceId, entry);
+    const routes: record.RouteParts[] = [];
+    for (const row of rows) {
+      const route = this.#toRoute(row);
+      if (route !== undefined) routes.push(route);
+    }
+    // Order: the old record is released after the new one is written, so that a deployment both name is not forgotten.
+    const bucket = first[8];
+    const parts = { workspaceId, routes, bucket, rows: rows.length, high, low, seen };
+    const address = record.writeRecord(this.#arena, parts);
+    if (old === 0) this.#slots.add(hash, address);
+    else {
+      this.#slots.move(hash, old, address);
+      this.#release(old);
+    }
     this.#workspaces += 1;
-    this.#add(entry, 1);
+    this.#count(this.chunkAt(address), record.baseOf(address), 1);
     return true;
   }
 
@@ -120,53 +160,93 @@ export class View {
     return differing;
   }
 
-  /** Each map in turn, so that a caller can yield between them; entries may be replaced and removed meanwhile. */
-  get shards(): readonly ReadonlyMap<string, Entry>[] {
-    return this.#shards;
+  /** A view is looked through in this many parts, so that a caller can yield between them. */
+  get parts(): number {
+    return SEGMENTS;
+  }
+
+  /** Workspaces of one part, in those buckets (undefined: in any), that the refresh of this number has not seen. */
+  unseen(part: number, seen: number, buckets: ReadonlySet<number> | undefined): string[] {
+    const ids: string[] = [];
+    const segment = this.#slots.segments[part] as Int32Array;
+    for (let slot = 1; slot < segment.length; slot += 2) {
+      const address = segment[slot] as number;
+      if (address === 0) continue;
+      const chunk = this.chunkAt(address);
+      const base = record.baseOf(address);
+      if (record.seenOf(chunk.words, base) === seen) continue;
+      if (buckets?.has(record.bucketOf(chunk.words, base)) === false) continue;
+      ids.push(record.workspaceIdOf(chunk, base));
+    }
+    return ids;
   }
 
   clear(): void {
-    for (const shard of this.#shards) shard.clear();
+    this.#arena.clear();
+    this.#slots.clear();
+    this.#deployments.clear();
     for (const sums of [this.#rows, this.#high, this.#low]) sums.fill(0);
-    this.#deploymentIds.clear();
     this.#workspaces = 0;
     this.#totalRows = 0;
   }
 
-  #remove(workspaceId: string, old: Entry | undefined): boolean {
-    if (old === undefined) return false;
-    this.#shardOf(workspaceId).delete(workspaceId);
+  /** For the id that was encoded last. */
+  #find(hash: number, length: number): number {
+    const segment = this.#slots.segments[segmentOf(hash)] as Int32Array;
+    for (let slot = firstSlot(segment, hash); ; slot = nextSlot(segment, slot)) {
+      const address = segment[slot + 1] as number;
+      if (address === 0) return 0;
+      if (segment[slot] !== hash) continue;
+      const { words } = this.chunkAt(address);
+      if (record.isRecordOfEncoded(words, record.baseOf(address), length)) return address;
+    }
+  }
+
+  #release(address: number): void {
+    const chunk = this.chunkAt(address);
+    const base = record.baseOf(address);
     this.#workspaces -= 1;
-    this.#add(old, -1);
-    for (const route of old.routes) this.#forgetDeploymentId(route.deploymentId);
-    return true;
+    this.#count(chunk, base, -1);
+    for (let number = 0; number < record.routesOf(chunk.words, base); number += 1) {
+      this.#deployments.forget(record.deploymentOf(chunk.words, record.routeAt(chunk.words, base, number)));
+    }
+    this.#arena.release(address, record.unitsOf(chunk.words, base));
   }
 
-  #add(entry: Entry, sign: 1 | -1): void {
-    const { bucket } = entry;
-    this.#totalRows += sign * entry.rows;
-    this.#rows[bucket] = (this.#rows[bucket] ?? 0) + sign * entry.rows;
+  #count({ words }: Chunk, base: number, sign: 1 | -1): void {
+    const bucket = record.bucketOf(words, base);
+    const rows = sign * record.rowsOf(words, base);
+    this.#totalRows += rows;
+    this.#rows[bucket] = (this.#rows[bucket] ?? 0) + rows;
     // Exclusive or is its own inverse: adding and removing are the same.
-    this.#high[bucket] = (this.#high[bucket] ?? 0) ^ entry.high;
-    this.#low[bucket] = (this.#low[bucket] ?? 0) ^ entry.low;
+    this.#high[bucket] = (this.#high[bucket] ?? 0) ^ record.highOf(words, base);
+    this.#low[bucket] = (this.#low[bucket] ?? 0) ^ record.lowOf(words, base);
   }
 
-  #toRoute(row: WireRow): StoredRoute | undefined {
+  #toRoute(row: WireRow): record.RouteParts | undefined {
     const [workspaceId, of, deploymentId, withFunctions, without, createdAtMs, updatedAtMs, shutdownAtMs] =
       row;
     if (!isClass(of)) {
       this.#onBadRow({ workspaceId, class: of, problem: 'its class is unknown, so no event goes by it' });
       return undefined;
     }
-    const connections = toSet(withFunctions);
-    if (deploymentId === null && connections.size > 0) {
+    if (!Array.isArray(withFunctions) && !Array.isArray(without)) {
+      this.#onBadRow({
+        workspaceId,
+        class: of,
+        problem: 'it lists no connection, since both arrays are null',
+      });
+    }
+    const connections = idsIn(withFunctions);
+    const emptyConnections = idsIn(without);
+    if (deploymentId === null && connections.length > 0) {
       this.#onBadRow({
         workspaceId,
         class: of,
         problem: 'it lists connections with functions but names no deployment, so their events are retried',
       });
     }
-    const inBoth = without?.find((connectionId) => connections.has(connectionId));
+    const inBoth = firstInBoth(connections, emptyConnections);
     if (inBoth !== undefined) {
       this.#onBadRow({
         workspaceId,
@@ -175,41 +255,30 @@ export class View {
       });
     }
     return {
-      class: of,
-      deploymentId: this.#internDeploymentId(deploymentId),
+      classIndex: CLASSES.indexOf(of),
+      deployment: this.#deployments.use(deploymentId),
       connections,
-      emptyConnections: toSet(without),
-      shutdownAtMs,
+      emptyConnections,
       createdAtMs,
       updatedAtMs,
+      shutdownAtMs,
     };
   }
+}
 
-  /** A shard's id is named by thousands of routes; they share one string. Counted, so that gone ids are forgotten. */
-  #internDeploymentId(id: string | null): string | null {
-    if (id === null) return null;
-    let known = this.#deploymentIds.get(id);
-    if (known === undefined) {
-      known = { id, uses: 0 };
-      this.#deploymentIds.set(id, known);
-    }
-    known.uses += 1;
-    return known.id;
-  }
+const NO_IDS: readonly string[] = [];
 
-  #forgetDeploymentId(id: string | null): void {
-    const known = id === null ? undefined : this.#deploymentIds.get(id);
-    if (known === undefined) return;
-    known.uses -= 1;
-    if (known.uses === 0) this.#deploymentIds.delete(known.id);
-  }
+/** The ids of an array column; a null among them names nothing. */
+function idsIn(ids: readonly (string | null)[] | null): readonly string[] {
+  if (!Array.isArray(ids) || ids.length === 0) return NO_IDS;
+  return ids.filter((id): id is string => typeof id === 'string');
+}
 
-  #shardOf(workspaceId: string): Map<string, Entry> {
-    // The end of an id varies most; a poor spread costs pauses, never correctness.
-    let hash = workspaceId.length;
-    for (let at = Math.max(0, workspaceId.length - 8); at < workspaceId.length; at += 1) {
-      hash = (hash * 31 + workspaceId.charCodeAt(at)) | 0;
-    }
-    return this.#shards[hash & (SHARDS - 1)] as Map<string, Entry>;
-  }
+function firstInBoth(
+  connections: readonly string[],
+  emptyConnections: readonly string[],
+): string | undefined {
+  if (connections.length === 0 || emptyConnections.length === 0) return undefined;
+  const withFunctions = new Set(connections);
+  return emptyConnections.find((id) => withFunctions.has(id));
 }

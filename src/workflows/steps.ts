@@ -58,6 +58,9 @@ export async function waitFor(
   stage.go(more.aside);
 }
 
+/** A wait that is told of its end begins with 32 s: longer than most rollouts, so that few are asked about twice. */
+const LOST_SIGNAL_TRIES = 4;
+
 /**
  * Waits until the shard may have news: a finished rollout or an edit wakes at once, the growing pause is the safety
  * net. True when a rollout after the first `rolls` is what woke it.
@@ -72,7 +75,7 @@ export async function waitForShard(
   const { edits, nudges } = ears;
   await condition(
     () => ears.rolls !== rolls || ears.edits !== edits || ears.nudges !== nudges,
-    pauseAfter(waits.tries),
+    pauseAfter(waits.tries + LOST_SIGNAL_TRIES),
     { summary: why },
   );
   return ears.rolls !== rolls;

@@ -36,6 +36,8 @@ import type { upgrade } from './upgrade.ts';
 
 export interface UnderWay {
   readonly move: TransitionMove | ShortMove;
+  /** Somebody else started it. */
+  readonly isAdopted: boolean;
   /** Until it ends by itself. Cancelling this wait ends a short move, and leaves a transition alone. */
   readonly run: () => Promise<string | null>;
   /** An edit, or (false) only "look again". */
@@ -47,6 +49,7 @@ export interface UnderWay {
 export function shortMove(context: MoveContext, move: ShortMove): UnderWay {
   return {
     move,
+    isAdopted: false,
     run: () => perform(context, move),
     // A nudge is heard by the move itself: it listens to the same signals.
     tell: async (isEdit) => {
@@ -101,7 +104,7 @@ export class Adoption {
       await cancel();
       await run();
     };
-    return { move, run, tell, stop };
+    return { move, isAdopted: true, run, tell, stop };
   }
 
   #ask(): Promise<boolean> {
@@ -154,7 +157,7 @@ export async function startTransition(workspaceId: string, move: TransitionMove)
     await cancel();
     await run();
   };
-  return { move, run, tell, stop };
+  return { move, isAdopted: false, run, tell, stop };
 }
 
 /** A transition as everybody but its parent reaches it. One that ended in between needs no message. */

@@ -20,7 +20,7 @@ import { isBlocked } from '../errors.ts';
 import type { Observed } from '../plan/model.ts';
 import { hasStaleOwnSide, hasStaleSide, type Move, planMove, sameAim } from '../plan/transition.ts';
 import { alongside, Interruption, isBug, Renew, WishChanged } from './interruptions.ts';
-import { changeWish, type WorkspaceInput } from './messages.ts';
+import { changeWish, type TransitionMove, type WorkspaceInput } from './messages.ts';
 import { observe, recordWish } from './proxies.ts';
 import { refuseMalformed } from './refusals.ts';
 import { Stage } from './stage.ts';
@@ -121,11 +121,14 @@ async function untilSettled(context: MoveContext, adoption: Adoption): Promise<v
   }
 }
 
+const isTransition = (move: Move): move is TransitionMove =>
+  move.kind === 'upgrade' || move.kind === 'downgrade';
+
 async function begin(
   context: MoveContext,
   move: Exclude<Move, { kind: 'settled' | 'blocked' }>,
 ): Promise<UnderWay | null> {
-  if (move.kind !== 'upgrade' && move.kind !== 'downgrade') return shortMove(context, move);
+  if (!isTransition(move)) return shortMove(context, move);
   const child = await startTransition(context.workspaceId, move);
   if (child !== null) context.stage.enter(move.kind);
   return child;
@@ -170,19 +173,24 @@ async function listen(
 ): Promise<void> {
   const { ears } = stage;
   const { move } = under;
+  const judge = (seen: Observed) => {
+    const next = planMove(seen);
+    if (!sameAim(move, next))
+      throw new Elsewhere(`the wish leads elsewhere (${next.kind}); ${move.kind} is cancelled`);
+  };
+  // An adopted transition may have been started for another wish.
+  judge(observed);
   let told = observed.wish?.configDigest;
-  // An edit came before the move, and a side that serves has not got it yet; the short moves begin with the newest.
-  if ((move.kind === 'upgrade' || move.kind === 'downgrade') && hasStaleSide(observed))
-    await under.tell(true);
+  // An edit came before the move, and a side that serves has not got it yet; the short moves begin with the newest. What
+  // an adopted transition was told is not known.
+  if (isTransition(move) && (under.isAdopted || hasStaleSide(observed))) await under.tell(true);
   for (let heard = since; ; ) {
     await condition(() => ears.nudges !== heard);
     // Short moves look at their own history; while a transition runs, this is the only place.
     stage.checkpoint();
     heard = ears.nudges;
     const seen = await unblocked(stage, () => observe({ workspaceId }));
-    const next = planMove(seen);
-    if (!sameAim(move, next))
-      throw new Elsewhere(`the wish leads elsewhere (${next.kind}); ${move.kind} is cancelled`);
+    judge(seen);
     const isEdit = seen.wish?.configDigest !== told || hasStaleOwnSide(seen);
     told = seen.wish?.configDigest;
     await under.tell(isEdit);

@@ -2,6 +2,7 @@
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Database } from '../database/database.ts';
 import type { Rules } from '../database/routes.ts';
+import type { AlarmRules } from '../plan/drift.ts';
 
 /** Tells other workflows that something changed. Level-triggered: the message says only "look again". */
 export interface Messenger {
@@ -29,11 +30,15 @@ export interface ActivityDeps {
 }
 
 /** Bounds that keep one thing from growing without end. */
-export interface Limits {
+export interface Limits extends AlarmRules {
   /** Members of one shard. Larger: fewer servers, larger rollouts. Smaller: more servers. */
   readonly shardMaxMembers: number;
   /** Workspaces one fleet pass may nudge. Larger: a burst after an outage. Smaller: slower repair. */
   readonly fleetMaxNudges: number;
-  /** Workspaces read per page of a fleet pass. */
+  /** Workspaces, deployments or objects read per page of a fleet pass. */
   readonly fleetPageSize: number;
+  /** Orphans one fleet pass may remove. Larger: a mistake costs more at once. Smaller: leftovers stay longer. */
+  readonly fleetMaxRemovals: number;
+  /** How long objects that no row names are kept. Larger: leftovers cost more. Smaller: less time to notice a mistake. */
+  readonly orphanGraceMs: number;
 }

@@ -12,7 +12,7 @@ export function createActivities(deps: ActivityDeps) {
   };
 }
 
-export type { FleetPage } from './fleet.ts';
+export type { FleetObjects, FleetPage } from './fleet.ts';
 export type { RolloutOutcome } from './rollouts.ts';
 
 /** What workflows may call; the workflow tests' model is typed by it too. */

@@ -71,6 +71,11 @@ export interface Side {
   readonly routed: boolean;
   /** Digest of the workspace's config in the last full rollout; null before the first. */
   readonly servedDigest: string | null;
+  /**
+   * How the live objects of an own deployment differ from what was applied; absent: they do not, as far as is known. A
+   * shard's are repaired by its own workflow, and no member plans anything for it.
+   */
+  readonly drifted?: string;
 }
 
 /** Everything one plan is made from; read in one transaction. */

@@ -11,7 +11,7 @@
  * - unserve: no functions are left; the route stays, its servers go.
  * - upgrade / downgrade: a route has to move between the shard and the own deployment.
  * - swap: dedicated <-> premium on one deployment.
- * - refresh: everything is where it should be, with an old config.
+ * - refresh: everything is where it should be, with an old config, or the own objects are not as they were applied.
  */
 import { type Class, isOwnClass, type Observed, type OwnClass, type Route, type Side } from './model.ts';
 import { ownDeploymentId } from './names.ts';
@@ -95,7 +95,7 @@ function planOwn(
   if (others.length > 0) return { kind: 'swap', to };
   if (route === undefined || route.deploymentId !== deploymentId || route.shutdownAtMs !== null)
     return { kind: 'place', to, on: 'own' };
-  return isServed(observed, route, own) && own?.class === to
+  return isServed(observed, route, own) && own?.class === to && own.drifted === undefined
     ? { kind: 'settled' }
     : { kind: 'refresh', on: 'own', to };
 }
@@ -124,11 +124,18 @@ function isServed(observed: Observed, route: Route, side: Side | undefined): boo
   );
 }
 
-/** True when a side that serves, and that routers may be sent to, has not got the newest config. */
+/**
+ * True when a side that serves, and that routers may be sent to, has not got the newest config, or its objects are not
+ * as they were applied.
+ */
 export function hasStaleSide(observed: Observed): boolean {
   const { wish } = observed;
   if (wish === null || wish.deleted) return false;
-  return observed.sides.some((s) => s.state === 'serving' && s.servedDigest !== wish.configDigest);
+  return observed.sides.some(
+    (s) =>
+      (s.state === 'serving' && s.servedDigest !== wish.configDigest) ||
+      (isActive(s) && s.drifted !== undefined),
+  );
 }
 
 /** The same of the own deployment alone, which only the move under way rolls out; a shard is told by its own workflow. */

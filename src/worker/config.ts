@@ -33,6 +33,12 @@ export interface Config {
     readonly shardMaxMembers: number;
     readonly fleetMaxNudges: number;
     readonly fleetPageSize: number;
+    readonly fleetMaxRemovals: number;
+    readonly orphanGraceMs: number;
+    readonly fleetMaxShrinkPercent: number;
+    readonly fleetMinShrink: number;
+    /** An operator's word that so few workspaces are right; null: see censusAlarm. */
+    readonly fleetConfirmedWorkspaces: number | null;
     /** Activities at once in one worker; most of them only watch. */
     readonly concurrentActivities: number;
     /** Workflows kept in memory by one worker. */
@@ -117,6 +123,11 @@ const file = z.strictObject({
       shardMaxMembers: wholeFrom(1).optional(),
       fleetMaxNudges: wholeFrom(1).optional(),
       fleetPageSize: wholeFrom(1).max(5_000).optional(),
+      fleetMaxRemovals: wholeFrom(1).optional(),
+      orphanGrace: duration.optional(),
+      fleetMaxShrinkPercent: wholeFrom(1).max(100).optional(),
+      fleetMinShrink: wholeFrom(1).optional(),
+      fleetConfirmedWorkspaces: wholeFrom(0).nullable().optional(),
       concurrentActivities: wholeFrom(10).optional(),
       cachedWorkflows: wholeFrom(10).optional(),
     })
@@ -267,6 +278,11 @@ function assemble(content: FileContent, timeScale: number): Config | string[] {
       shardMaxMembers: content.limits?.shardMaxMembers ?? 500,
       fleetMaxNudges: content.limits?.fleetMaxNudges ?? 200,
       fleetPageSize: content.limits?.fleetPageSize ?? 500,
+      fleetMaxRemovals: content.limits?.fleetMaxRemovals ?? 20,
+      orphanGraceMs: content.limits?.orphanGrace ?? 15 * 60_000,
+      fleetMaxShrinkPercent: content.limits?.fleetMaxShrinkPercent ?? 20,
+      fleetMinShrink: content.limits?.fleetMinShrink ?? 10,
+      fleetConfirmedWorkspaces: content.limits?.fleetConfirmedWorkspaces ?? null,
       concurrentActivities: content.limits?.concurrentActivities ?? 1_000,
       cachedWorkflows: content.limits?.cachedWorkflows ?? 500,
     },

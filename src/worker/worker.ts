@@ -6,6 +6,7 @@ import type { Client, Connection } from '@temporalio/client';
 import { type NativeConnection, Worker } from '@temporalio/worker';
 import { sql } from 'kysely';
 import type { Logger } from 'pino';
+import type { ActivityDeps } from '../activities/deps.ts';
 import { createActivities } from '../activities/index.ts';
 import {
   connectClient,
@@ -14,14 +15,22 @@ import {
   temporalTarget,
 } from '../client/connect.ts';
 import type { Cluster } from '../cluster/cluster.ts';
-import { type Database, isUnavailable, openDatabase, ping } from '../database/database.ts';
+import {
+  type Database,
+  DEFAULT_STATEMENT_TIMEOUT_MS,
+  isUnavailable,
+  openDatabase,
+  ping,
+} from '../database/database.ts';
 import { requireSchema, schemaState } from '../database/migrate.ts';
 import { OperatorError } from '../errors.ts';
+import { timingWarnings } from '../plan/timing.ts';
 import { workflowBundle } from './bundle.ts';
 import type { Config } from './config.ts';
 import { type Health, startHealth } from './health.ts';
 import { createMessenger } from './messenger.ts';
 import { connectWorker } from './native.ts';
+import { startObjectWatch } from './objectWatch.ts';
 import { installRuntime } from './runtime.ts';
 
 export interface WorkerOptions {
@@ -70,14 +79,16 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     opened.push(() => database.close());
     const temporal = await checkAll(options, database, opened);
     const { client, connection, native } = temporal;
-    const activities = createActivities({
+    for (const warning of timingWarnings(config.timing, DEFAULT_STATEMENT_TIMEOUT_MS)) logger.warn(warning);
+    const deps: ActivityDeps = {
       database,
       cluster,
       rules: { timing: config.timing, paidStatuses: config.paidStatuses },
       messenger: createMessenger(client, config.taskQueue, config.timing),
       limits: config.limits,
       knownStatuses: config.knownStatuses,
-    });
+    };
+    const activities = createActivities(deps);
     const worker = await Worker.create({
       connection: native,
       namespace: temporalTarget(options.temporal).namespace,
@@ -93,6 +104,8 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     const health = await openHealth(options, worker, database, connection);
     if (health !== null) opened.push(() => health.close());
 
+    const objects = startObjectWatch(deps, logger);
+    opened.push(() => objects.stop());
     const running = worker.run();
     logger.info(
       { taskQueue: config.taskQueue, cluster: cluster.kind, health: health?.url },

@@ -2,7 +2,7 @@
 import { ActivityCancellationType, type ActivityOptions, proxyActivities } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
 
-export type { FleetPage, RolloutOutcome } from '../activities/index.ts';
+export type { FleetObjects, FleetPage, RolloutOutcome } from '../activities/index.ts';
 
 /** Capped, so that a database that comes back is used within seconds; unlimited, since giving up moves nobody. */
 const RETRY = { initialInterval: '500 ms', backoffCoefficient: 2, maximumInterval: '15 s' } as const;
@@ -56,6 +56,9 @@ export const { finishShard } = apply('record the finished rollout in bulk');
 export const { awaitOwnRollout } = watch('watch the rollout of the own deployment');
 export const { awaitShardRollout } = watch('watch the rollout of the shard');
 export const { deleteOwn } = watch('delete the own objects, Service last');
+export const { takeCensus } = statement('count the wishes');
 /** One page of the fleet: a read and some signals; it beats at each signal. */
 export const { sweepWorkspaces } = watch('nudge workspaces that are out of line');
 export const { sweepShards } = statement('nudge shards that are due');
+/** Paged lists of everything, then signals and removals; it beats all the time. */
+export const { sweepObjects } = watch('compare all live objects with the rows');

@@ -405,6 +405,21 @@ export class WorkflowWorld {
         for (const id of due) await this.#messenger().nudgeShard(id);
         return { kind: 'nudged' as const, shards: due.length };
       },
+      takeCensus: () =>
+        this.#step('takeCensus', (_: object) => ({ kind: 'census' as const, alarm: null as string | null }))(
+          {},
+        ),
+      sweepObjects: this.#step('sweepObjects', async () => ({
+        kind: 'objects' as const,
+        seen: 0,
+        drifted: 0,
+        repaired: 0,
+        left: 0,
+        orphans: 0,
+        removed: 0,
+        failed: 0,
+        held: null,
+      })),
     };
   }
 }

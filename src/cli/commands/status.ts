@@ -2,7 +2,7 @@
 import type { BerthClient, WorkspaceDescription } from '../../client/client.ts';
 import type { Database } from '../../database/database.ts';
 import { readTimeline, type TimelineEvent } from '../../database/events.ts';
-import { listWorkspaceIds } from '../../database/fleet.ts';
+import { listWorkspaceIds, readAlarm } from '../../database/fleet.ts';
 import { observeMany } from '../../database/observe.ts';
 import { readShards } from '../../database/shards.ts';
 import { OperatorError } from '../../errors.ts';
@@ -65,8 +65,10 @@ async function statusOfAll(
     if (ids.length < PAGE) break;
   }
   const shards = await readShards(database);
-  context.output.result({ workspaces: lines, shards }, () =>
+  const alarm = await readAlarm(database);
+  context.output.result({ workspaces: lines, shards, alarm }, () =>
     [
+      ...(alarm === null ? [] : [`ALARM since ${alarm.since}: nothing is taken away, ${alarm.why}`, '']),
       table(
         ['WORKSPACE', 'WANTED', 'ROUTES', 'NEXT MOVE', 'WHY'],
         lines.map((line) => [line.workspaceId, line.wanted, line.routes, line.move, line.why]),

@@ -33,7 +33,7 @@ export const PERMISSIONS: readonly (readonly [Resource, readonly string[]])[] = 
   [EVENTS, ['list']],
   [ENDPOINT_SLICES, ['list', 'watch']],
   [AUTOSCALERS, ['get', 'list', 'create', 'patch', 'delete']],
-  [DISRUPTION_BUDGETS, ['get', 'create', 'patch', 'delete']],
+  [DISRUPTION_BUDGETS, ['get', 'list', 'create', 'patch', 'delete']],
   [NAMESPACES, ['get']],
 ];
 

@@ -106,7 +106,16 @@ export function useActivities(test: TestDatabase): ActivityWorld {
           for (const id of ids) await tell(`rolled ${id}`);
         },
       },
-      limits: { shardMaxMembers: 10, fleetMaxNudges: 10, fleetPageSize: 3 },
+      limits: {
+        shardMaxMembers: 10,
+        fleetMaxNudges: 10,
+        fleetPageSize: 3,
+        fleetMaxRemovals: 5,
+        orphanGraceMs: 60_000,
+        fleetMaxShrinkPercent: 20,
+        fleetMinShrink: 10,
+        fleetConfirmedWorkspaces: null,
+      },
       knownStatuses: [...DEFAULT_PAID_STATUSES, 'canceled'],
     };
     activities = createActivities(deps);

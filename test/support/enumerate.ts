@@ -83,6 +83,7 @@ export const wishes =
       c.apply(change);
       await of.w.nudge(c.id);
     }
+    c.heard = of.heard(c);
   };
 
 /** An activity that came to its end, in the order they did. */
@@ -104,6 +105,8 @@ export class Case {
   readonly struck = new Set<Strike>();
   /** The last wish that was applied. */
   wish: Wish;
+  /** Settles when the workflows have heard the last change of the wish, and acted on it. */
+  heard: Promise<void> | undefined;
   startedAtMs = 0;
   tookMs = 0;
   /** How often it took a fleet pass to go on. */
@@ -248,6 +251,10 @@ export class Case {
 /** No move of a test takes this long by the delays it runs with; what does has no way out. */
 const LIMIT_FACTOR = 12;
 
+const HEARD_WITHIN_MS = 1_000;
+const REPORTED_WITHIN_MS = 100;
+const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
 export class Enumeration {
   readonly env: TestWorkflowEnvironment;
   w!: WorkflowWorld;
@@ -301,6 +308,21 @@ export class Enumeration {
   /** The same run, disturbed at each point of `recorded` in turn. */
   static at(recorded: Case, act: Strike['act'], points = recorded.points()) {
     return points.map((at) => ({ scenario: recorded.scenario, strikes: [{ at, act }] }));
+  }
+
+  /**
+   * Race: a cancellation that crosses the completion it cancels breaks the time-skipping server, which then holds its
+   * clock for good. So activities under way are answered after the workflows have acted on a change: a query is answered
+   * after the tasks before it. Bounded, since a workflow that waits for such an answer looks only afterwards.
+   */
+  async heard(c: Case): Promise<void> {
+    const looks = c.count('observe');
+    const untilMs = performance.now() + HEARD_WITHIN_MS;
+    while (c.count('observe') === looks && performance.now() < untilMs) await pause(5);
+    // The look was made, and is reported after this.
+    await pause(REPORTED_WITHIN_MS);
+    for (const workflowId of [workspaceWorkflowId(c.id), transitionWorkflowId(c.id)])
+      await this.w.description(workflowId).catch(() => undefined);
   }
 
   /** What is under way, for the message of a test that waits in vain. */
@@ -395,6 +417,8 @@ export class Enumeration {
     const nth = c.count(activity);
     for (const strike of c.take((at) => at.when === 'after' && at.activity === activity && at.nth === nth))
       await strike.act(c, this);
+    // What looks must go on, or nobody hears anything.
+    if (activity !== 'observe') await c.heard;
     c.done.push({ activity, nth, atMs: c.world.nowMs, outcome: 'done' });
   }
 }

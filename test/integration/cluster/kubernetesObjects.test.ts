@@ -184,6 +184,58 @@ describe('fields of others', () => {
     await gone(cluster, 'ws-edited');
   });
 
+  test('T33: edits of replicas, environment and annotations end in one conflict that is told, and others’ fields stay', async () => {
+    const cluster = open();
+    const spec = specOf('ws-human');
+    await cluster.apply(spec);
+    const { template } = (await control.api('GET', deploymentPath('ws-human'))).spec;
+    const [container] = template.spec.containers;
+    const port = (value: string) =>
+      container.env.map((one: Loose) => (one.name === 'PORT' ? { ...one, value } : one));
+    const editEnv = (env: unknown) =>
+      control.edit(deploymentPath('ws-human'), {
+        metadata: { annotations: { 'example.com/note': 'mine' } },
+        spec: { template: { spec: { containers: [{ ...container, env }] } } },
+      });
+    await editEnv(port('9999'));
+    const before = await control.api('GET', deploymentPath('ws-human'));
+    for (let again = 0; again < 3; again++)
+      expect(await cluster.apply(spec)).toMatchObject({
+        kind: 'conflict',
+        object: 'Deployment ws-human',
+        why: expect.stringMatching(/somebody/),
+      });
+    // Told, not fought over: nothing was written, not even a version of the object.
+    const after = await control.api('GET', deploymentPath('ws-human'));
+    expect([after.metadata.generation, after.metadata.managedFields.length]).toEqual([
+      before.metadata.generation,
+      before.metadata.managedFields.length,
+    ]);
+    await editEnv(port('3456'));
+    expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied' });
+    const { metadata } = await control.api('GET', deploymentPath('ws-human'));
+    expect(metadata.annotations['example.com/note']).toBe('mine');
+    await gone(cluster, 'ws-human');
+  });
+
+  test('a Deployment is owned by applies alone, so that a field which is left out later goes', async () => {
+    const labelled = { metadata: { annotations: { 'example.com/team': 'x' } } };
+    const dedicated = { ...DEFAULT_TEMPLATE.classes.dedicated, podTemplate: labelled };
+    const spec = specOf('ws-owned');
+    await open(templateOf({ classes: { dedicated } })).apply(spec);
+    const managers = async () =>
+      (await control.api('GET', deploymentPath('ws-owned'))).metadata.managedFields
+        .filter(({ subresource }: Loose) => subresource === undefined)
+        .map(({ manager, operation }: Loose) => `${manager} ${operation}`);
+    expect(await managers()).toEqual(expect.arrayContaining(['berth Apply', 'berth-replicas Apply']));
+    expect(await managers()).not.toContain('berth-create Update');
+    const cluster = open();
+    expect(await cluster.apply(spec)).toMatchObject({ kind: 'applied', changed: true });
+    const { template } = (await control.api('GET', deploymentPath('ws-owned'))).spec;
+    expect(template.metadata.annotations).not.toHaveProperty(['example.com/team']);
+    await gone(cluster, 'ws-owned');
+  });
+
   test('what others add stays: annotations, labels, and fields that are not ours', async () => {
     const cluster = open();
     await cluster.apply(specOf('ws-added'));
@@ -495,6 +547,23 @@ describe('problems', () => {
     });
     expect(await exists(deploymentPath('ws-typo'))).toBe(false);
     await gone(open(), 'ws-typo');
+  });
+
+  test('a deletion that is held says by which finalizer and since when', async () => {
+    const cluster = open();
+    const { owner } = specOf('ws-final');
+    await cluster.apply(specOf('ws-final'));
+    await control.edit(deploymentPath('ws-final'), { metadata: { finalizers: ['example.com/hold'] } });
+    await remove(cluster, 'ws-final', owner);
+    await eventually(() => remove(cluster, 'ws-final', owner)).toMatchObject({
+      kind: 'deleting',
+      left: expect.arrayContaining(['Deployment ws-final', 'Service ws-final']),
+      why: expect.stringMatching(
+        /^Deployment ws-final is held by finalizer example\.com\/hold since \d{4}-\d\d-\d\dT/,
+      ),
+    });
+    await control.edit(deploymentPath('ws-final'), { metadata: { finalizers: null } });
+    await gone(cluster, 'ws-final');
   });
 
   test('T25: one deployment that cannot be deleted does not hold up another', async () => {

@@ -21,6 +21,8 @@ export interface Settings {
   readonly preStopMs: number;
   /** How long requests under way may go on once no new ones are taken. */
   readonly graceMs: number;
+  /** For trials: the server is alive for this long before it begins to load its config. */
+  readonly loadDelayMs: number;
   /** True when the end of standard input means that the parent died. */
   readonly watchStdin: boolean;
 }
@@ -56,6 +58,7 @@ export function readSettings(env: NodeJS.ProcessEnv = process.env): {
     functionThreads: whole('BERTH_FUNCTION_THREADS', 1, 256, 3),
     preStopMs: whole('BERTH_PRE_STOP_MS', 0, 86_400_000, 0),
     graceMs: whole('BERTH_GRACE_MS', 0, 86_400_000, 30_000),
+    loadDelayMs: whole('BERTH_LOAD_DELAY_MS', 0, 86_400_000, 0),
     watchStdin: text('BERTH_PARENT_WATCH', 'none') === 'stdin',
   };
   return { settings, problems };

@@ -2,6 +2,7 @@
  * The reference functions server as a program: reads its settings, loads the config, serves, and stops gracefully.
  * docs/functions-server.md is its contract. It prints one JSON line per fact and knows nothing of Berth.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { loadConfig } from './config.ts';
 import { readSettings, type Settings } from './env.ts';
 import { FunctionPool } from './pool.ts';
@@ -41,6 +42,7 @@ async function main(options: Settings): Promise<void> {
   const port = await server.listen(options.host, options.port);
   tell(process.stdout, { event: 'listening', port });
 
+  if (options.loadDelayMs > 0) await sleep(options.loadDelayMs);
   const config = await loadConfig(options);
   if (config.kind === 'refused') {
     // It stays up and unready instead of exiting: a restart would find the same files, and a pod that is running

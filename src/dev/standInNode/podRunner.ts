@@ -12,7 +12,7 @@ import type { ProcessSupervisor, ServerProcess } from '../../cluster/local/super
 import { makeTempDir } from '../parts/supervise.ts';
 import { type Api, ApiError } from './api.ts';
 import { environmentOf } from './environment.ts';
-import type { ImageBehaviour } from './image.ts';
+import type { ImageBehaviours } from './image.ts';
 import { MountFailures } from './mountFailures.ts';
 import { NODE_ADDRESS } from './node.ts';
 import type { Container, Pod } from './objects.ts';
@@ -24,7 +24,7 @@ import { mountVolumes } from './volumes.ts';
 export interface PodWorld {
   readonly api: Api;
   readonly supervisor: ProcessSupervisor;
-  behaviour(image: string): ImageBehaviour;
+  readonly behaviour: ImageBehaviours;
   /** Called when the port of the pod may have changed. */
   moved(): void;
 }
@@ -115,7 +115,7 @@ export class PodRunner {
   async #image(signal: AbortSignal): Promise<boolean> {
     const { image } = this.#container;
     let retryMs = FIRST_RETRY_MS;
-    while (this.#world.behaviour(image) === 'missing') {
+    while (this.#world.behaviour(image, this.#pod) === 'missing') {
       const reason = retryMs === FIRST_RETRY_MS ? 'ErrImagePull' : 'ImagePullBackOff';
       const message =
         reason === 'ErrImagePull'
@@ -164,7 +164,9 @@ export class PodRunner {
       return;
     }
     const { readinessProbe, image } = this.#container;
-    const crash = this.#world.behaviour(image) === 'crash';
+    const behaviour = this.#world.behaviour(image, this.#pod);
+    const crash = behaviour === 'crash';
+    const slow = typeof behaviour === 'object' ? { BERTH_LOAD_DELAY_MS: String(behaviour.loadDelayMs) } : {};
     const last = {
       file: process.execPath,
       args: ['-e', `console.error('image ${image} crashes'); process.exit(1)`],
@@ -172,7 +174,7 @@ export class PodRunner {
     const server = this.#world.supervisor.start({
       name: `${metadata.namespace}/${metadata.name}`,
       configDir: env.configDir,
-      env: env.values,
+      env: { ...env.values, ...slow },
       graceMs: 30_000,
       preStopMs: 0,
       probeIntervalMs: (readinessProbe?.periodSeconds ?? 10) * 1000,

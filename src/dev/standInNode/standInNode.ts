@@ -5,13 +5,13 @@
 import { startServiceProxy } from '../../cluster/local/supervisor/proxy.ts';
 import { ProcessSupervisor } from '../../cluster/local/supervisor/supervisor.ts';
 import { Api, type Follower } from './api.ts';
-import { behaviourByName, type ImageBehaviour } from './image.ts';
+import { behaviourByName, type ImageBehaviours } from './image.ts';
 import { keepAlive, registerNode, unregisterNode } from './node.ts';
 import type { EndpointSlice, Pod } from './objects.ts';
 import { PodRunner } from './podRunner.ts';
 import { Services } from './services.ts';
 
-export type { ImageBehaviour } from './image.ts';
+export type { ImageBehaviour, ImageBehaviours } from './image.ts';
 
 export interface StandInNodeOptions {
   /** Path of a kubeconfig that may do what a kubelet may. */
@@ -32,7 +32,7 @@ export interface StandInNode {
   /** Kills the process of a pod as a crash would; throws when this node has no such pod. */
   killPod(namespace: string, name: string): void;
   /** From now on images behave as this says; `behaviourByName` at first. Pods that run are left alone. */
-  setImageBehaviour(behaviour: (image: string) => ImageBehaviour): void;
+  setImageBehaviour(behaviour: ImageBehaviours): void;
   /** Pods on this node as `namespace/name`. */
   pods(): readonly string[];
   /** Ends all processes, takes the Node away, and closes the proxy. Pod objects stay. Idempotent. */
@@ -50,7 +50,7 @@ export async function startStandInNode(options: StandInNodeOptions): Promise<Sta
   const runners = new Map<string, PodRunner>();
   const byIp = new Map<string, PodRunner>();
   const stopping = new AbortController();
-  let behaviour = behaviourByName;
+  let behaviour: ImageBehaviours = behaviourByName;
   let lastIp = FIRST - 1;
 
   /** The next free address after the last one given out, so that an address is not soon used again. */
@@ -69,7 +69,7 @@ export async function startStandInNode(options: StandInNodeOptions): Promise<Sta
   const world = {
     api,
     supervisor,
-    behaviour: (image: string) => behaviour(image),
+    behaviour: (image: string, pod: Pod) => behaviour(image, pod),
     moved: () => services.refresh(),
   };
   const pods: Follower<Pod> = {

@@ -63,7 +63,10 @@ async function untilNothingIsDue(
     if (ended === 'rolledOut') {
       tries = 0;
       const finished = await unblocked(stage, () => finishShard({ shardId, seq, template }));
-      if (finished.kind === 'finished') stage.note(`recorded ${finished.recorded} routes`);
+      if (finished.kind === 'finished') {
+        stage.note(`recorded ${finished.recorded} routes`);
+        if (finished.note !== undefined) stage.note(finished.note);
+      }
       if (pace.pauseMs > 0) await waitFor(stage, pace.pauseMs, 'pause between rollouts');
     } else if (ended === 'applyAgain') {
       const pauseMs = pauseAfter(tries++);

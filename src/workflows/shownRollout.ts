@@ -42,6 +42,7 @@ export class ShownRollout {
       case 'rolledOut':
         stage.unblock(aside);
         stage.go(aside);
+        if (seen.note !== undefined) stage.note(seen.note);
         return 'rolledOut';
       case 'applyAgain':
         stage.note(seen.why);

@@ -103,6 +103,9 @@ export async function deleteLetGo(
   return stays.length === 0 ? null : stays.join('; ');
 }
 
+/** After this a deletion that is not done says what is left. Larger: it is silent longer. Smaller: more history. */
+const DELETE_PATIENCE_MS = 20_000;
+
 async function deleteOne(
   workspaceId: string,
   stage: Stage,
@@ -110,12 +113,18 @@ async function deleteOne(
   transition: string,
 ): Promise<string | null> {
   stage.wait(`deletion of ${deploymentId}`, null);
+  let shown: string | null = null;
   for (let tries = 0; ; tries++) {
     const heard = stage.ears.nudges;
-    const outcome = await unblocked(stage, () => deleteOwn({ workspaceId, deploymentId, transition }));
+    const patienceMs = DELETE_PATIENCE_MS;
+    const ask: Parameters<typeof deleteOwn>[0] = { workspaceId, deploymentId, transition, patienceMs, shown };
+    const outcome: Exclude<Awaited<ReturnType<typeof deleteOwn>>, Blocked> = await unblocked(stage, () =>
+      deleteOwn(ask),
+    );
     if (outcome.kind === 'gone') return null;
     if (outcome.kind === 'kept') return `${deploymentId} stays: ${outcome.why}`;
     // Somebody else's finalizer, or pods that do not end: it goes on by itself, and is asked for again.
+    shown = outcome.why;
     const pauseMs = pauseAfter(tries);
     stage.wait(`deletion of ${deploymentId}`, null, { detail: outcome.why });
     await untilNudged(stage, heard, pauseMs, `deletion of ${deploymentId}: ${outcome.why}`);

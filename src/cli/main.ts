@@ -93,6 +93,55 @@ program
   .description('explain what a router would do with an event now')
   .action(run(async () => (await import('./commands/route.ts')).route));
 
+const runs = program.command('runs').description('the queue of connector work');
+const runsModule = () => import('./commands/runs.ts');
+runs
+  .command('stats', { isDefault: true })
+  .description('counts by lane, and the last successful sweep')
+  .action(run(async () => (await runsModule()).statsOfRuns));
+runs
+  .command('list')
+  .option('--lane <lane>')
+  .option('--status <status>', 'pending, running, completed, failed, timeout or cancelled')
+  .option('--awaiting', 'only those that await approval')
+  .option('--limit <count>', 'at most this many; 50 unless given')
+  .option('--after <cursor>', 'the page after, as the page before told')
+  .description('runs, newest first')
+  .action(run(async () => (await runsModule()).listRuns));
+runs
+  .command('show')
+  .argument('<run>')
+  .description('one run with all its attempts, and why it is where it is')
+  .action(run(async () => (await runsModule()).showRun));
+runs
+  .command('retry')
+  .argument('<run>')
+  .description('queue a finished run again')
+  .action(run(async () => (await runsModule()).retryRun));
+runs
+  .command('cancel')
+  .argument('<run>')
+  .option('--force', 'end a running one now, without waiting for its worker')
+  .option('--reason <text>')
+  .description('cancel a run; a running one hears of it with its next heartbeat')
+  .action(run(async () => (await runsModule()).cancelRun));
+runs
+  .command('approve')
+  .argument('<run>')
+  .description('let a run that awaits approval be claimed')
+  .action(run(async () => (await runsModule()).approveRun));
+runs
+  .command('reject')
+  .argument('<run>')
+  .option('--reason <text>')
+  .description('end a run that awaits approval')
+  .action(run(async () => (await runsModule()).rejectRun));
+runs
+  .command('reap')
+  .option('--dry-run', 'only tell what would be ended')
+  .description('sweep now, beside the schedule')
+  .action(run(async () => (await runsModule()).reapRuns));
+
 const OLDEST_NODE = 22;
 
 try {

@@ -16,7 +16,8 @@ import {
 } from '../plan/template.ts';
 import { checkTiming, DEFAULT_TIMING, scaleTiming, type Timing, type TimingInput } from '../plan/timing.ts';
 import { DEFAULT_TASK_QUEUE } from '../workflows/messages.ts';
-import { parseDuration } from './duration.ts';
+import { duration } from './duration.ts';
+import { assembleRuns, type RunsConfig, runsSection } from './runsConfig.ts';
 
 /** Everything an operator decides, complete and checked. */
 export interface Config {
@@ -39,13 +40,19 @@ export interface Config {
     readonly fleetMinShrink: number;
     /** An operator's word that so few workspaces are right; null: see censusAlarm. */
     readonly fleetConfirmedWorkspaces: number | null;
-    /** Activities at once in one worker; most of them only watch. */
+    /**
+     * Activities at once in one worker. Watches of rollouts and deletions do not count, so that stuck workspaces never
+     * hold others up; each costs memory and a heartbeat. Larger: more calls queue for the database's pool. Smaller:
+     * bursts take longer.
+     */
     readonly concurrentActivities: number;
     /** Workflows kept in memory by one worker. */
     readonly cachedWorkflows: number;
   };
   /** How often the fleet pass runs. */
   readonly fleetEveryMs: number;
+  /** The runs queue; see docs/runs.md. */
+  readonly runs: RunsConfig;
   readonly health: { readonly host: string; readonly port: number };
   readonly routing: {
     /** `${deploymentId}` and `${connectionId}` are filled in. */
@@ -56,18 +63,6 @@ export interface Config {
 
 /** Statuses of common billing systems that are not paid. */
 const UNPAID_STATUSES = ['canceled', 'unpaid', 'incomplete', 'incomplete_expired', 'paused', 'none'];
-
-const duration = z.union([z.string(), z.number()]).transform((value, context): number => {
-  if (typeof value === 'string') {
-    const ms = parseDuration(value);
-    if (ms !== null) return ms;
-  }
-  context.addIssue({
-    code: 'custom',
-    message: `${JSON.stringify(value)} is no duration; write a number with its unit, such as 500ms, 30s, 5m or 1h`,
-  });
-  return z.NEVER;
-});
 
 const json: z.ZodType<JsonObject> = z.record(z.string(), z.any());
 const wholeFrom = (min: number) => z.number().int().min(min);
@@ -133,6 +128,7 @@ const file = z.strictObject({
     })
     .optional(),
   fleetEvery: duration.optional(),
+  runs: runsSection.optional(),
   health: z
     .strictObject({ host: z.string().optional(), port: wholeFrom(0).max(65_535).optional() })
     .optional(),
@@ -263,6 +259,8 @@ function assemble(content: FileContent, timeScale: number): Config | string[] {
     if (!urlTemplate.includes(part))
       problems.push(`routing.urlTemplate is ${JSON.stringify(urlTemplate)}: it lacks ${part}`);
   const fleetEveryMs = content.fleetEvery ?? 60_000;
+  const runs = assembleRuns(content.runs);
+  problems.push(...runs.problems);
   if (fleetEveryMs < 1_000) problems.push(`fleetEvery is ${fleetEveryMs} ms; give at least 1s`);
   if (problems.length > 0) return problems;
   return Object.freeze({
@@ -283,10 +281,11 @@ function assemble(content: FileContent, timeScale: number): Config | string[] {
       fleetMaxShrinkPercent: content.limits?.fleetMaxShrinkPercent ?? 20,
       fleetMinShrink: content.limits?.fleetMinShrink ?? 10,
       fleetConfirmedWorkspaces: content.limits?.fleetConfirmedWorkspaces ?? null,
-      concurrentActivities: content.limits?.concurrentActivities ?? 1_000,
+      concurrentActivities: content.limits?.concurrentActivities ?? 200,
       cachedWorkflows: content.limits?.cachedWorkflows ?? 500,
     },
     fleetEveryMs,
+    runs: runs.runs,
     health: { host: content.health?.host ?? '0.0.0.0', port: content.health?.port ?? 8080 },
     routing: { urlTemplate, legacyDeploymentId: content.routing?.legacyDeploymentId ?? null },
   });

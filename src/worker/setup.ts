@@ -6,12 +6,13 @@ import {
   type Client,
   type Connection,
   ScheduleNotFoundError,
+  type ScheduleOptionsAction,
   ScheduleOverlapPolicy,
 } from '@temporalio/client';
 import proto from '@temporalio/proto';
 import { missingSearchAttributes } from '../client/connect.ts';
 import { migrate } from '../database/migrate.ts';
-import { FLEET_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
+import { FLEET_SCHEDULE_ID, REAPER_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../workflows/messages.ts';
 import type { Config } from './config.ts';
 
 /** What was done now; empty lists and `unchanged` when everything was there. */
@@ -47,7 +48,11 @@ export async function setup(options: {
     });
     await untilRegistered(connection, namespace);
   }
-  return { migrations, searchAttributes: missing, schedules: [await fleetSchedule(client, config)] };
+  return {
+    migrations,
+    searchAttributes: missing,
+    schedules: [await fleetSchedule(client, config), await reaperSchedule(client, config)],
+  };
 }
 
 /** The server's frontend caches search attributes for a moment after they are added. */
@@ -59,26 +64,60 @@ async function untilRegistered(connection: Connection, namespace: string): Promi
   throw new Error(`search attributes ${SEARCH_ATTRIBUTES.join(', ')} were added and are still not listed`);
 }
 
-async function fleetSchedule(client: Client, config: Config) {
-  const spec = { intervals: [{ every: config.fleetEveryMs }] };
-  const action = {
-    type: 'startWorkflow' as const,
-    workflowType: 'fleet',
-    args: [{ maxNudges: config.limits.fleetMaxNudges, everyMs: config.fleetEveryMs }],
-    taskQueue: config.taskQueue,
-    // A pass that hangs must not keep the schedule from ever running again.
-    workflowExecutionTimeout: '1 h' as const,
-  };
-  // A pass that takes longer than the interval is not doubled, and missed passes are not made up: each sees everything.
-  const policies = { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: '1 minute' as const };
-  const handle = client.schedule.getHandle(FLEET_SCHEDULE_ID);
+const fleetSchedule = (client: Client, config: Config) =>
+  keepSchedule(client, FLEET_SCHEDULE_ID, {
+    everyMs: config.fleetEveryMs,
+    action: {
+      type: 'startWorkflow',
+      workflowType: 'fleet',
+      args: [{ maxNudges: config.limits.fleetMaxNudges, everyMs: config.fleetEveryMs }],
+      taskQueue: config.taskQueue,
+      // A pass that hangs must not keep the schedule from ever running again.
+      workflowExecutionTimeout: '1 h',
+      staticSummary: 'safety net over all workspaces',
+    },
+    catchupWindow: '1 minute',
+  });
+
+const reaperSchedule = (client: Client, config: Config) =>
+  keepSchedule(client, REAPER_SCHEDULE_ID, {
+    everyMs: config.runs.reapEveryMs,
+    action: {
+      type: 'startWorkflow',
+      workflowType: 'reap',
+      args: [],
+      taskQueue: config.taskQueue,
+      // Longer than any sweep that gets on; one that is stuck on a lock must not stand in the next one's way.
+      workflowExecutionTimeout: '5 min',
+      staticSummary: 'sweep of the runs queue',
+    },
+    catchupWindow: '10 s',
+  });
+
+/**
+ * Creates or updates a schedule. A pass that takes longer than the interval is not doubled, and missed passes are not
+ * made up: each sees everything.
+ */
+async function keepSchedule(
+  client: Client,
+  id: string,
+  wanted: {
+    readonly everyMs: number;
+    readonly action: ScheduleOptionsAction & { readonly type: 'startWorkflow' };
+    readonly catchupWindow: '1 minute' | '10 s';
+  },
+) {
+  const { action } = wanted;
+  const spec = { intervals: [{ every: wanted.everyMs }] };
+  const policies = { overlap: ScheduleOverlapPolicy.SKIP, catchupWindow: wanted.catchupWindow };
+  const handle = client.schedule.getHandle(id);
   try {
     const before = await handle.describe();
     await handle.update((previous) => ({ ...previous, spec, action, policies }));
-    return { id: FLEET_SCHEDULE_ID, did: 'updated' as const, paused: before.state.paused };
+    return { id, did: 'updated' as const, paused: before.state.paused };
   } catch (error) {
     if (!(error instanceof ScheduleNotFoundError)) throw error;
-    await client.schedule.create({ scheduleId: FLEET_SCHEDULE_ID, spec, action, policies });
-    return { id: FLEET_SCHEDULE_ID, did: 'created' as const, paused: false };
+    await client.schedule.create({ scheduleId: id, spec, action, policies });
+    return { id, did: 'created' as const, paused: false };
   }
 }

@@ -8,6 +8,7 @@ import { sql } from 'kysely';
 import type { Logger } from 'pino';
 import type { ActivityDeps } from '../activities/deps.ts';
 import { createActivities } from '../activities/index.ts';
+import { createRunActivities } from '../activities/runs.ts';
 import {
   connectClient,
   missingSearchAttributes,
@@ -32,6 +33,7 @@ import { createMessenger } from './messenger.ts';
 import { connectWorker } from './native.ts';
 import { startObjectWatch } from './objectWatch.ts';
 import { installRuntime } from './runtime.ts';
+import { ActivitySlots } from './slots.ts';
 
 export interface WorkerOptions {
   readonly config: Config;
@@ -59,6 +61,8 @@ const SHUTDOWN_GRACE_MS = 20_000;
  * waits that much longer for the watch to end. Smaller than the watches' beat: no difference.
  */
 const HEARTBEAT_EVERY_MS = 3_000;
+/** Workflow tasks at once: each is some milliseconds of CPU, so more of them would only wait for each other. */
+const WORKFLOW_TASKS = 40;
 /** After this an activity that ignores its cancellation is abandoned, and the process may exit. */
 const SHUTDOWN_FORCE_MS = 30_000;
 
@@ -88,14 +92,23 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
       limits: config.limits,
       knownStatuses: config.knownStatuses,
     };
-    const activities = createActivities(deps);
+    const activities = {
+      ...createActivities(deps),
+      ...createRunActivities({ database, rules: config.runs }),
+    };
     const worker = await Worker.create({
       connection: native,
       namespace: temporalTarget(options.temporal).namespace,
       taskQueue: config.taskQueue,
       workflowBundle: await workflowBundle(),
       activities,
-      maxConcurrentActivityTaskExecutions: config.limits.concurrentActivities,
+      tuner: {
+        activityTaskSlotSupplier: new ActivitySlots(config.limits.concurrentActivities),
+        workflowTaskSlotSupplier: { type: 'fixed-size', numSlots: WORKFLOW_TASKS },
+        // Berth has neither; a tuner must name all four.
+        localActivityTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
+        nexusTaskSlotSupplier: { type: 'fixed-size', numSlots: 1 },
+      },
       maxCachedWorkflows: config.limits.cachedWorkflows,
       maxHeartbeatThrottleInterval: HEARTBEAT_EVERY_MS,
       shutdownGraceTime: SHUTDOWN_GRACE_MS,

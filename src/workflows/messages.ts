@@ -11,6 +11,7 @@ export const workspaceWorkflowId = (workspaceId: string) => `workspace/${workspa
 export const transitionWorkflowId = (workspaceId: string) => `transition/${workspaceId}`;
 export const shardWorkflowId = (shardId: string) => `shard/${shardId}`;
 export const FLEET_SCHEDULE_ID = 'berth-fleet';
+export const REAPER_SCHEDULE_ID = 'berth-reaper';
 export const DEFAULT_TASK_QUEUE = 'berth';
 
 /** Keyword search attributes that `berth setup` registers: the Temporal UI filters by them. */

@@ -1,8 +1,10 @@
 /** Every activity as workflows call it: all timeouts on one page, each with its why. */
 import { ActivityCancellationType, type ActivityOptions, proxyActivities } from '@temporalio/workflow';
 import type { Activities } from '../activities/index.ts';
+import type { RunActivities } from '../activities/runs.ts';
 
 export type { FleetObjects, FleetPage, RolloutOutcome } from '../activities/index.ts';
+export type { SweepOutcome } from '../activities/runs.ts';
 
 /** Capped, so that a database that comes back is used within seconds; unlimited, since giving up moves nobody. */
 const RETRY = { initialInterval: '500 ms', backoffCoefficient: 2, maximumInterval: '15 s' } as const;
@@ -38,6 +40,17 @@ const WATCH: ActivityOptions = {
 };
 const watch = (summary: string) => proxyActivities<Activities>({ ...WATCH, summary });
 
+/**
+ * A sweep or a pruning: many short statements, each bounded to 5 s. Few tries: the schedule brings the next sweep soon,
+ * and one that is stuck must not stand in its way.
+ */
+const sweep = (summary: string) =>
+  proxyActivities<RunActivities>({
+    startToCloseTimeout: '2 min',
+    retry: { ...RETRY, maximumAttempts: 3 },
+    summary,
+  });
+
 export const { observe } = statement('observe rows, sides and wish');
 export const { recordWish } = statement('record the wish');
 export const { handOff } = statement('hand off in one transaction');
@@ -62,3 +75,5 @@ export const { sweepWorkspaces } = watch('nudge workspaces that are out of line'
 export const { sweepShards } = statement('nudge shards that are due');
 /** Paged lists of everything, then signals and removals; it beats all the time. */
 export const { sweepObjects } = watch('compare all live objects with the rows');
+export const { sweepRuns } = sweep('end stale runs, insert their next attempts');
+export const { pruneRuns } = sweep('forget old finished runs');

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { Activities } from '../../src/activities/index.ts';
 import { createActivities } from '../../src/activities/index.ts';
+import { createRunActivities, type RunActivities } from '../../src/activities/runs.ts';
 import { makeBundle } from '../../src/worker/bundle.ts';
 import * as workflows from '../../src/workflows/index.ts';
 
@@ -11,13 +12,21 @@ beforeAll(async () => {
 });
 
 /** Built over nothing: only the names are asked for, and making them touches no dependency. */
-const names = Object.keys(
-  createActivities({ rules: { timing: {} } } as unknown as Parameters<typeof createActivities>[0]),
-) as (keyof Activities)[];
+const names = Object.keys({
+  ...createActivities({ rules: { timing: {} } } as unknown as Parameters<typeof createActivities>[0]),
+  ...createRunActivities({} as unknown as Parameters<typeof createRunActivities>[0]),
+}) as (keyof Activities | keyof RunActivities)[];
 
 describe('the workflow bundle', () => {
   it('holds every workflow that Berth starts by name', async () => {
-    expect(Object.keys(workflows).sort()).toEqual(['downgrade', 'fleet', 'shard', 'upgrade', 'workspace']);
+    expect(Object.keys(workflows).sort()).toEqual([
+      'downgrade',
+      'fleet',
+      'reap',
+      'shard',
+      'upgrade',
+      'workspace',
+    ]);
     for (const name of Object.keys(workflows)) expect(code).toContain(`function ${name}(`);
   });
 

@@ -1,14 +1,16 @@
 /** `berth status [workspace]`: where everything is. A table of all, or one workspace with its timeline. */
 import type { BerthClient, WorkspaceDescription } from '../../client/client.ts';
-import type { Database } from '../../database/database.ts';
+import { type Database, inTransaction } from '../../database/database.ts';
 import { readTimeline, type TimelineEvent } from '../../database/events.ts';
 import { listWorkspaceIds, readAlarm } from '../../database/fleet.ts';
 import { observeMany } from '../../database/observe.ts';
 import { readShards } from '../../database/shards.ts';
+import { readWishes } from '../../database/wishes.ts';
 import { OperatorError } from '../../errors.ts';
 import type { Observed } from '../../plan/model.ts';
 import { workspaceIdProblem } from '../../plan/names.ts';
 import { planMove } from '../../plan/transition.ts';
+import type { Config } from '../../worker/config.ts';
 import type { CliContext } from '../context.ts';
 import { EXIT, table } from '../output.ts';
 import { nameOf, requireKnown } from './plan.ts';
@@ -17,9 +19,10 @@ import { reasonsOf } from './why.ts';
 const PAGE = 500;
 
 export async function status(context: CliContext, workspaceId: string | undefined): Promise<number> {
-  const { paidStatuses } = await context.config();
+  const config = await context.config();
+  const { paidStatuses } = config;
   const database = await context.database();
-  if (workspaceId === undefined) return statusOfAll(context, database, paidStatuses);
+  if (workspaceId === undefined) return statusOfAll(context, database, config);
   const problem = workspaceIdProblem(workspaceId);
   if (problem !== null) throw new OperatorError('invalid-workspace-id', problem);
   const berth = await context.berth();
@@ -34,7 +37,28 @@ interface Line {
   readonly why: string;
 }
 
-function lineOf(observed: Observed): Line {
+/** What is wrong with a wish though something can be made of it; null: nothing. An invalid class blocks, see planMove. */
+async function questionable(
+  database: Database,
+  ids: readonly string[],
+  known: readonly string[],
+): Promise<ReadonlyMap<string, string>> {
+  const wishes = await inTransaction(database, (tx) => readWishes(tx, ids), 'snapshot');
+  return new Map(
+    [...wishes.values()].flatMap(({ workspaceId, paymentStatus, deleted }) =>
+      paymentStatus === null || deleted || known.includes(paymentStatus)
+        ? []
+        : [
+            [
+              workspaceId,
+              `payment status ${JSON.stringify(paymentStatus)} is not known, and counts as not paid; correct it, or add it to paidStatuses or knownStatuses`,
+            ] as const,
+          ],
+    ),
+  );
+}
+
+function lineOf(observed: Observed, question = ''): Line {
   const move = planMove(observed);
   return {
     workspaceId: observed.workspaceId,
@@ -48,19 +72,21 @@ function lineOf(observed: Observed): Line {
         )
         .join(', ') || 'none',
     move: nameOf(move),
-    why: move.kind === 'blocked' ? move.why : '',
+    why: move.kind === 'blocked' ? move.why : question,
   };
 }
 
 async function statusOfAll(
   context: CliContext,
   database: Database,
-  paidStatuses: readonly string[],
+  { paidStatuses, knownStatuses }: Pick<Config, 'paidStatuses' | 'knownStatuses'>,
 ): Promise<number> {
   const lines: Line[] = [];
   for (let after: string | null = null; ; ) {
     const ids: readonly string[] = await listWorkspaceIds(database, after, PAGE);
-    for (const observed of await observeMany(database, ids, paidStatuses)) lines.push(lineOf(observed));
+    const questions = await questionable(database, ids, knownStatuses);
+    for (const observed of await observeMany(database, ids, paidStatuses))
+      lines.push(lineOf(observed, questions.get(observed.workspaceId)));
     after = ids.at(-1) ?? null;
     if (ids.length < PAGE) break;
   }

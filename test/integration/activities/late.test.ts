@@ -60,10 +60,12 @@ describe('an attempt that goes on late', () => {
     await reached;
     await wish('two');
     await serve();
+    const { templateDigest, fence } = await act.cluster.observe(own);
     goOn();
     const failure = await late.catch((error: unknown) => error);
     expect(failure).toBeInstanceOf(ApplicationFailure);
     expect(failure).toMatchObject({ type: 'superseded', nonRetryable: false });
+    expect(await act.cluster.observe(own)).toMatchObject({ templateDigest, fence });
     expect((await act.send(own, 'w/c')).text).toContain('"says":"two"');
     await serve();
   });

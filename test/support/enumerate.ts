@@ -251,8 +251,8 @@ export class Case {
 /** No move of a test takes this long by the delays it runs with; what does has no way out. */
 const LIMIT_FACTOR = 12;
 
-const HEARD_WITHIN_MS = 1_000;
-const REPORTED_WITHIN_MS = 100;
+const HEARD_WITHIN_MS = 3_000;
+const CANCEL_ARRIVES_MS = 50;
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
 export class Enumeration {
@@ -319,10 +319,15 @@ export class Enumeration {
     const looks = c.count('observe');
     const untilMs = performance.now() + HEARD_WITHIN_MS;
     while (c.count('observe') === looks && performance.now() < untilMs) await pause(5);
-    // The look was made, and is reported after this.
-    await pause(REPORTED_WITHIN_MS);
-    for (const workflowId of [workspaceWorkflowId(c.id), transitionWorkflowId(c.id)])
-      await this.w.description(workflowId).catch(() => undefined);
+    // The look was made; its answer has arrived when the server no longer awaits it.
+    const parent = this.env.client.workflow.getHandle(workspaceWorkflowId(c.id));
+    const awaited = async () => (await parent.describe()).raw.pendingActivities ?? [];
+    while (performance.now() < untilMs && (await awaited()).some((a) => a.activityType?.name === 'observe'))
+      await pause(5);
+    await this.w.description(workspaceWorkflowId(c.id)).catch(() => undefined);
+    // A cancellation reaches the child a moment after its parent asked for it.
+    await pause(CANCEL_ARRIVES_MS);
+    await this.w.description(transitionWorkflowId(c.id)).catch(() => undefined);
   }
 
   /** What is under way, for the message of a test that waits in vain. */

@@ -9,7 +9,13 @@ import { arraysOf, configDigest } from './digest.ts';
 import { ON_CONFLICT_MAKE_LIVE } from './liveRoute.ts';
 import { clockNow, hasFunctions, type Rules, wantedClass } from './lock.ts';
 import { type Applied, copyServedArrays, type ServedWorkspace } from './sides.ts';
-import { failingFunction, readLiveConnections, readServedConnections, readWishes } from './wishes.ts';
+import {
+  failingFunction,
+  readLiveConnections,
+  readServedConnections,
+  readWishes,
+  type StoredWish,
+} from './wishes.ts';
 
 export type ShardRender =
   | {
@@ -158,12 +164,14 @@ export async function finishShard(
   });
 }
 
-/** Members whose state a finished rollout changed: they bear its instant. */
+/** Members whose state a finished rollout changed (they bear its instant), and those that drain another route: they wait for its end. */
 async function changedBy(tx: Tx, shard: string, seq: number): Promise<readonly string[]> {
   const { rows } = await sql<{ id: string }>`
-    select workspace_id as id from ${tx.table('berth_side')}
+    select workspace_id as id from ${tx.table('berth_side')} s
     where deployment_id = ${shard} and rendered_seq = ${seq}
-      and updated_at >= (select finished_at from ${tx.table('berth_shard')} where shard_id = ${shard})
+      and (updated_at >= (select finished_at from ${tx.table('berth_shard')} where shard_id = ${shard})
+        or exists (select from ${tx.table('FunctionsServer')} r where r."workspaceId" = s.workspace_id
+          and r."deleted" is not true and r."deploymentId" is distinct from ${shard}))
     order by 1`.execute(tx.q);
   return rows.map((row) => row.id);
 }
@@ -177,15 +185,20 @@ async function recordInBulk(tx: Tx, rules: Rules, shard: string, seq: number, no
     .where('state', '=', 'serving')
     .where('wants_route', '=', true)
     .where('rendered_seq', '=', String(seq))
-    .returning('workspace_id')
+    .returning(['workspace_id', 'served_connections'])
     .execute();
   const wishes = await readWishes(
     tx,
     asked.map((s) => s.workspace_id),
   );
-  const ids = asked
+  const wanting = asked
     .map((s) => s.workspace_id)
     .filter((id) => wantedClass(wishes.get(id), rules) === 'free' && hasFunctions(wishes.get(id)));
+  const late = await lacking(tx, asked, wishes, wanting);
+  // The next rollout contains what they lack, and records their route.
+  await sql`update ${tx.table('berth_side')} set wants_route = true
+    where deployment_id = ${shard} and workspace_id = any (${[...late]})`.execute(tx.q);
+  const ids = wanting.filter((id) => !late.has(id));
   if (ids.length === 0) return 0;
   const { rows } = await sql<{ id: string }>`
     with written as (
@@ -205,6 +218,33 @@ async function recordInBulk(tx: Tx, rules: Rules, shard: string, seq: number, no
     tx.q,
   );
   return ids.length;
+}
+
+/** Those of `ids` for whom a live route delivers a wished connection that the rollout does not hold: it would be dropped. */
+async function lacking(
+  tx: Tx,
+  sides: readonly { workspace_id: string; served_connections: string[] | null }[],
+  wishes: ReadonlyMap<string, StoredWish>,
+  ids: readonly string[],
+): Promise<ReadonlySet<string>> {
+  if (ids.length === 0) return new Set();
+  const routes = await tx.q
+    .selectFrom('FunctionsServer')
+    .select(['workspaceId', 'connections'])
+    .where('workspaceId', 'in', [...ids])
+    .where('deleted', 'is not', true)
+    .execute();
+  const served = new Map(sides.map((s) => [s.workspace_id, new Set(s.served_connections)]));
+  const isWished = (id: string, connectionId: string) =>
+    wishes.get(id)?.connections.some((c) => c.connectionId === connectionId && c.functions.length > 0) ===
+    true;
+  return new Set(
+    routes
+      .filter(({ workspaceId, connections }) =>
+        connections?.some((c) => isWished(workspaceId, c) && served.get(workspaceId)?.has(c) !== true),
+      )
+      .map((r) => r.workspaceId),
+  );
 }
 
 /** All shards with their members and whether they roll; for status and the fleet. */

@@ -96,18 +96,19 @@ function watch(table: RoutingTable, ids: readonly string[], committed: ReadonlyM
   const run = async () => {
     while (watching) {
       for (const id of ids) {
-        const age = table.snapshotAgeMs;
         const shown = where(table, id);
         if (shown === 'stale-snapshot') {
-          if (age <= BOUND_MS && table.snapshotAgeMs <= BOUND_MS) lies.push(`${id}: stale at ${age}`);
+          if (table.snapshotAgeMs <= BOUND_MS) lies.push(`${id}: stale at ${table.snapshotAgeMs}`);
           continue;
         }
         const commits = committed.get(id) ?? [];
-        const next = commits[commits.findIndex(({ shows }) => shows === shown) + 1];
+        const at = commits.findIndex((commit) => commit.shows === shown);
+        // A notification may come before the answer to the commit: then there is nothing newer to be hidden.
+        const next = at < 0 ? undefined : commits[at + 1];
         const hiddenMs = next === undefined ? 0 : performance.now() - next.atMs;
-        // The clocks are read one after the other.
-        if (hiddenMs > age + 20)
-          lies.push(`${id}: ${shown} at age ${age}, though changed ${hiddenMs} ms ago`);
+        // Order: the age is read last, so that time which passes in between cannot make it look too small.
+        const age = table.snapshotAgeMs;
+        if (hiddenMs > age) lies.push(`${id}: ${shown} at age ${age}, though changed ${hiddenMs} ms ago`);
       }
       await new Promise((resolve) => setImmediate(resolve));
     }
@@ -215,9 +216,10 @@ describe('a flood', () => {
     const look = () => {
       shown = 0;
       for (let i = 1; i <= ROWS; i += 997) {
-        const age = table.snapshotAgeMs;
         if (where(table, `w${i}`) === 'v2') shown += 1;
-        else if (performance.now() - changedAt > age + 20) lies.push(`w${i} at age ${age}`);
+        else if (performance.now() - changedAt > table.snapshotAgeMs) {
+          lies.push(`w${i} at age ${table.snapshotAgeMs}`);
+        }
       }
       return shown === Math.ceil(ROWS / 997);
     };
@@ -236,7 +238,7 @@ describe('a flood', () => {
     let others = 0;
     for (let i = 1; i <= ROWS; i += 1) if (where(table, `w${i}`) !== 'v2') others += 1;
     expect(others).toBe(0);
-  });
+  }, 180_000);
 });
 
 describe('bad rows', () => {

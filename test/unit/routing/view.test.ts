@@ -18,7 +18,7 @@ function row(workspaceId: string, version: number, connections: number): WireRow
   return [workspaceId, 'free', `d${version % 97}`, ids, null, 1, null, null, bucket, version, ~version];
 }
 
-describe('the view', () => {
+describe('the view', { timeout: 60_000 }, () => {
   it('holds what a Map holds after 15,000 changes, and sums it up', () => {
     const view = new View(() => {});
     const model = new Map<string, WireRow>();

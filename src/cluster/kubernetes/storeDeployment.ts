@@ -45,10 +45,12 @@ export async function storeDeployment(
     }
     const refused = refusal(context, spec, before);
     if (refused !== null) return refused;
-    const stored = await store<Deployment>(client, DEPLOYMENTS, manifest, before, {
-      ...options,
-      sameVersion: true,
-    });
+    const write = (force: boolean) =>
+      store<Deployment>(client, DEPLOYMENTS, manifest, before, { ...options, force, sameVersion: true });
+    let stored = await write(options.force ?? false);
+    // What only a create of ours owns was left by an attempt that ended, or was overtaken, before its apply.
+    if (stored.kind === 'conflict' && stored.managers.every((one) => one.includes(`"${CREATE_MANAGER}"`)))
+      stored = await write(true);
     if (stored.kind === 'moved') continue;
     if (stored.kind === 'conflict') return stored;
     changed ||= stored.changed;

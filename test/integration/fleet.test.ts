@@ -10,6 +10,7 @@ import type { Cluster } from '../../src/cluster/cluster.ts';
 import { createKubernetesCluster } from '../../src/cluster/kubernetes/kubernetes.ts';
 import { readAlarm } from '../../src/database/fleet.ts';
 import { DEFAULT_PAID_STATUSES } from '../../src/plan/class.ts';
+import type { LiveObjects } from '../../src/plan/drift.ts';
 import { ownDeploymentId } from '../../src/plan/names.ts';
 import type { InstallationTemplate } from '../../src/plan/template.ts';
 import { eventually } from '../support/eventually.ts';
@@ -242,6 +243,34 @@ async function standing(deploymentId: string, owner: { kind: 'shard' | 'workspac
   if (seen.kind !== 'standing') throw new Error(seen.kind);
   return seen;
 }
+
+describe('the watch of objects', () => {
+  it('tells what was deleted, scaled or edited, and nothing of settled objects', async () => {
+    const ids = [await settled('seen-1'), await settled('seen-2'), await settled('seen-3')] as const;
+    const stop = new AbortController();
+    const changed = new Map<string, LiveObjects>();
+    const following = (async () => {
+      for await (const batch of cluster.follow(stop.signal))
+        for (const { deploymentId, live } of batch) changed.set(deploymentId, live);
+    })();
+    // A first change that is seen proves that the watch stands.
+    await eventually('the watch stands', async () => {
+      await control.edit(path.deployment(ids[2]), { metadata: { labels: { 'berth.dev/owner': 'x' } } });
+      await control.edit(path.deployment(ids[2]), { spec: { revisionHistoryLimit: Date.now() % 100 } });
+      return changed.get(ids[2])?.Deployment?.edited != null;
+    });
+    await control.edit(path.deployment(ids[0]), { spec: { replicas: 0 } });
+    await eventually('a scale to zero is told', async () => changed.get(ids[0])?.Deployment?.replicas === 0);
+    await control.api('DELETE', path.service(ids[0]));
+    await eventually('a deletion is told', async () => {
+      const live = changed.get(ids[0]);
+      return live !== undefined && live.Service === undefined && live.Deployment !== undefined;
+    });
+    expect(changed.has(ids[1])).toBe(false);
+    stop.abort();
+    await following;
+  });
+});
 
 describe('orphans', () => {
   const forget = (deploymentId: string) =>

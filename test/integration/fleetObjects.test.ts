@@ -57,8 +57,8 @@ async function repaired(id: string, path: string, uid: string): Promise<void> {
   });
 }
 
-describe.concurrent('T26: objects of a live deployment vanish', () => {
-  it('a deleted Deployment of a settled workspace is made again at once, and the timeline tells it', async () => {
+describe.concurrent('objects vanish, or their owner does, while routers use them', () => {
+  it('T26: a deleted Deployment of a settled workspace is made again at once, and the timeline tells it', async () => {
     const uid = await uidOf(deploymentOf('gone'));
     await f.admin.call('DELETE', deploymentOf('gone'));
     await repaired('gone', deploymentOf('gone'), uid);
@@ -71,7 +71,7 @@ describe.concurrent('T26: objects of a live deployment vanish', () => {
     await repaired('gone', serviceOf('gone'), service);
   });
 
-  it('a Deployment deleted in its drain is made again while routers may still use it, and then goes', async () => {
+  it('T26: a Deployment deleted in its drain is made again while routers may still use it, and then goes', async () => {
     await f.berth.forceClass('draining', 'free');
     await eventually('the free route is recorded', async () =>
       (await f.rows('draining')).some((row) => row.class === 'free' && !row.deleted),
@@ -94,7 +94,7 @@ describe.concurrent('T26: objects of a live deployment vanish', () => {
     );
   });
 
-  it('the free route is not retired while the servers of the new deployment are gone', async () => {
+  it('T26: the free route is not retired while the servers of the new deployment are gone', async () => {
     await f.berth.forceClass('upgrading', 'dedicated');
     await eventually('it is handed off', async () =>
       (await f.rows('upgrading')).some((row) => row.class === 'dedicated' && !row.deleted),
@@ -121,7 +121,7 @@ describe.concurrent('T26: objects of a live deployment vanish', () => {
     );
   });
 
-  it('a scale to zero is taken back, and an edit by hand is named with its owner', async () => {
+  it('T26: a scale to zero is taken back, and an edit by hand is named with its owner', async () => {
     await editObject(f, deploymentOf('edited'), { spec: { replicas: 0 } });
     await eventually('it is scaled up again', async () => {
       const deployment = await findObject(f, deploymentOf('edited'));
@@ -132,10 +132,29 @@ describe.concurrent('T26: objects of a live deployment vanish', () => {
     await editObject(f, deploymentOf('edited'), { spec: { revisionHistoryLimit: 7 } });
     await f.shows('edited', /apply-conflict: Deployment \S+: .*revisionHistoryLimit.*somebody/);
   });
+
+  it('T40: a workspace deleted in mid-move keeps its serving side until its notice has passed', async () => {
+    const deployment = deploymentOf('removed');
+    await f.berth.forceClass('removed', 'free');
+    await eventually('the downgrade is under way', async () =>
+      (await f.rows('removed')).some((row) => row.class === 'dedicated' && row.shutdownAt !== null),
+    );
+    await f.pool.query(`update "Workspace" set "deleted" = true where "workspaceId" = 'removed'`);
+    await f.berth.connectionsChanged('removed');
+    let last = 0;
+    await eventually('its own objects are gone', async () => {
+      const there = (await uidOf(deployment)) !== 'none';
+      if (there) last = Date.now();
+      return !there;
+    });
+    const own = (await f.rows('removed')).find((row) => row.class === 'dedicated');
+    expect(own.deleted).toBe(true);
+    expect(last).toBeGreaterThan(Date.parse(own.shutdownAt));
+  });
 });
 
-describe('T40: what is Berth’s own is taken away', () => {
-  it('a worker that is gone stops no server, and settled workspaces cost its successor no request of their own', async () => {
+describe('without a worker', () => {
+  it('T40: a worker that is gone stops no server, and settled workspaces cost its successor no request of their own', async () => {
     const uid = await uidOf(deploymentOf('left'));
     await f.stopWorker();
     const before = new Map(f.traffic.answers('left'));
@@ -157,29 +176,11 @@ describe('T40: what is Berth’s own is taken away', () => {
     });
     expect(passed).toMatchObject({ repaired: 0, orphans: 0, removed: 0, alarm: null });
     const pass = f.api.requests.slice(begun).filter(({ url }) => !url.includes('watch=true'));
-    for (const { method, url } of pass) expect([method, url]).toEqual(['GET', expect.stringMatching(/limit=\d+/)]);
+    for (const { method, url } of pass)
+      expect([method, url]).toEqual(['GET', expect.stringMatching(/limit=\d+/)]);
     // Deployments, Services, autoscalers, budgets, config parts: a page of each.
     expect(pass.length).toBe(5);
     const perObject = f.api.requests.slice(from).filter(({ url }) => url.includes(ownDeploymentId('left')));
     expect(perObject).toEqual([]);
-  });
-
-  it('a workspace deleted in mid-move keeps its serving side until its notice has passed', async () => {
-    const deployment = deploymentOf('removed');
-    await f.berth.forceClass('removed', 'free');
-    await eventually('the downgrade is under way', async () =>
-      (await f.rows('removed')).some((row) => row.class === 'dedicated' && row.shutdownAt !== null),
-    );
-    await f.pool.query(`update "Workspace" set "deleted" = true where "workspaceId" = 'removed'`);
-    await f.berth.connectionsChanged('removed');
-    let last = 0;
-    await eventually('its own objects are gone', async () => {
-      const there = (await uidOf(deployment)) !== 'none';
-      if (there) last = Date.now();
-      return !there;
-    });
-    const own = (await f.rows('removed')).find((row) => row.class === 'dedicated');
-    expect(own.deleted).toBe(true);
-    expect(last).toBeGreaterThan(Date.parse(own.shutdownAt));
   });
 });

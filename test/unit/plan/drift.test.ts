@@ -14,9 +14,12 @@ import {
   QUIET_MS,
 } from '../../../src/plan/drift.ts';
 import { deploymentManifest } from '../../../src/plan/manifests.ts';
+import type { Observed } from '../../../src/plan/model.ts';
+import { ownDeploymentId } from '../../../src/plan/names.ts';
 import { lostField } from '../../../src/plan/ownedFields.ts';
 import { DEFAULT_TEMPLATE } from '../../../src/plan/template.ts';
 import { checkTiming, DEFAULT_TIMING } from '../../../src/plan/timing.ts';
+import { hasStaleOwnSide, planMove } from '../../../src/plan/transition.ts';
 import { deepFreeze } from '../../support/freeze.ts';
 
 const D = 'ws-acme-0123456789';
@@ -220,5 +223,56 @@ describe('censusAlarm', () => {
     const confirmed = (fleetConfirmedWorkspaces: number) => ({ ...limits, fleetConfirmedWorkspaces });
     expect(censusAlarm(census(), few, confirmed(40))).toBeNull();
     expect(censusAlarm(census(), few, confirmed(41))).not.toBeNull();
+  });
+});
+
+describe('the plan of a workspace whose own objects drifted', () => {
+  const deploymentId = ownDeploymentId('w');
+  const observed = (drifted?: string, shutdownAtMs: number | null = null): Observed =>
+    deepFreeze({
+      workspaceId: 'w',
+      nowMs: NOW,
+      wish: {
+        wantedClass: shutdownAtMs === null ? 'dedicated' : 'free',
+        deleted: false,
+        hasFunctions: true,
+        configDigest: 'c',
+        arraysDigest: 'a',
+        invalidClass: null,
+      },
+      routes: [
+        {
+          class: 'dedicated',
+          deploymentId,
+          arraysDigest: 'a',
+          createdAtMs: 0,
+          shutdownAtMs,
+          deleted: false,
+        },
+      ],
+      sides: [
+        {
+          deploymentId,
+          kind: 'own',
+          class: 'dedicated',
+          state: 'serving',
+          routed: true,
+          servedDigest: 'c',
+          ...(drifted === undefined ? {} : { drifted }),
+        },
+      ],
+    });
+
+  it('is a refresh when it was settled', () => {
+    expect(planMove(observed())).toEqual({ kind: 'settled' });
+    expect(planMove(observed('gone'))).toEqual({ kind: 'refresh', on: 'own', to: 'dedicated' });
+  });
+
+  it('T26: has the move under way apply anew, without leading elsewhere', () => {
+    expect(planMove(observed('gone', NOW + 1))).toEqual(planMove(observed(undefined, NOW + 1)));
+    expect([
+      hasStaleOwnSide(observed('gone', NOW + 1)),
+      hasStaleOwnSide(observed(undefined, NOW + 1)),
+    ]).toEqual([true, false]);
   });
 });

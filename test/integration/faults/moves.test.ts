@@ -11,7 +11,8 @@ const stuck = new Set<string>();
 let f: Faults;
 
 beforeAll(async () => {
-  f = await startFaults(faultConfig());
+  // Long enough that the end of the drain, and not the age of the free route, is what a retirement waits for.
+  f = await startFaults(faultConfig({ timing: { drainDelay: '14s' } }));
   f.node.setImageBehaviour((image, pod) =>
     stuck.has(pod.metadata.labels?.['berth.dev/deployment'] ?? '') ? NEVER : behaviourByName(image),
   );

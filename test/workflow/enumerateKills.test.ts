@@ -1,12 +1,12 @@
 /**
  * The worker killed between any two activities, with the real delays: each call of each move dies once before it has an
  * effect and once before its effect is reported. No workflow stays in the worker's memory, so whatever follows runs as on
- * a worker that has just started. Moves that are given up on the way are among them, so each undo is killed too.
+ * a worker that has just started.
  */
 import type { TestWorkflowEnvironment } from '@temporalio/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Case, Enumeration, kill } from '../support/enumerate.ts';
-import { SCENARIOS } from '../support/enumerateScenarios.ts';
+import { MOVES } from '../support/enumerateScenarios.ts';
 import { startServer } from '../support/workflowWorld.ts';
 
 const MINUTE = 60_000;
@@ -19,7 +19,7 @@ let killed: readonly Case[];
 beforeAll(async () => {
   env = await startServer();
   all = await Enumeration.open(env, { fresh: true });
-  undisturbed = await all.run(SCENARIOS.map((scenario) => ({ scenario })));
+  undisturbed = await all.run(MOVES.map((scenario) => ({ scenario })));
   killed = await all.run(undisturbed.flatMap((run) => Enumeration.at(run, kill, run.calls())));
 });
 afterAll(async () => {
@@ -28,7 +28,7 @@ afterAll(async () => {
 });
 
 describe('T22: with the worker killed before and after each of its activities,', () => {
-  it.each(SCENARIOS.map((move) => move.name))('%s ends as if nothing had happened', (name) => {
+  it.each(MOVES.map((move) => move.name))('%s ends as if nothing had happened', (name) => {
     const run = undisturbed.find((c) => c.scenario.name === name);
     expect(run?.problems()).toEqual([]);
     const cases = killed.filter((c) => c.scenario.name === name);

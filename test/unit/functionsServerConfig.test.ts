@@ -111,6 +111,7 @@ describe('readSettings', () => {
         functionThreads: 3,
         preStopMs: 0,
         graceMs: 30_000,
+        loadDelayMs: 0,
         watchStdin: false,
       },
     });

@@ -50,6 +50,8 @@ export interface PostgresOptions {
   readonly database?: string;
   /** Parent of the temporary folder; the system's unless given. Started by root, every user must be let into it. */
   readonly tempDir?: string;
+  /** More settings of our own server, as `name=value`; they win over those that are set here. */
+  readonly settings?: readonly string[];
 }
 
 /** Starts or finds a Postgres. Rejects with what to do when neither works. */
@@ -93,7 +95,12 @@ async function useGiven(url: string): Promise<Postgres> {
   };
 }
 
-async function startEmbedded({ progress, database = 'berth', tempDir }: PostgresOptions): Promise<Postgres> {
+async function startEmbedded({
+  progress,
+  database = 'berth',
+  tempDir,
+  settings: more = [],
+}: PostgresOptions): Promise<Postgres> {
   const startedAt = performance.now();
   const native = await findPrograms();
   const user = process.getuid?.() === 0 ? await unprivilegedUser() : undefined;
@@ -110,7 +117,7 @@ async function startEmbedded({ progress, database = 'berth', tempDir }: Postgres
     reserved = await reservePort();
     const { port } = reserved;
     const admin = `postgres://postgres:${password}@127.0.0.1:${port}/postgres`;
-    server = serverOf({ home, data: join(dir.path, 'data'), port, admin, user });
+    server = serverOf({ home, data: join(dir.path, 'data'), port, admin, user, more });
     await server.start();
     const running = server;
     if (database !== 'postgres') await createDatabase(admin, database);
@@ -142,13 +149,20 @@ interface User {
 }
 
 /** The server of one data folder. */
-function serverOf(at: { home: string; data: string; port: number; admin: string; user: User | undefined }) {
+function serverOf(at: {
+  home: string;
+  data: string;
+  port: number;
+  admin: string;
+  user: User | undefined;
+  more: readonly string[];
+}) {
   return restartable(
     () =>
       startChild({
         name: 'the embedded Postgres',
         command: join(at.home, 'bin', 'postgres'),
-        args: ['-D', at.data, '-p', String(at.port), ...settings.flatMap((setting) => ['-c', setting])],
+        args: ['-D', at.data, '-p', String(at.port), ...[...settings, ...at.more].flatMap((setting) => ['-c', setting])],
         // An immediate shutdown: no waiting for clients, and unlike SIGKILL it releases the shared memory.
         stopSignal: 'SIGQUIT',
         orphanSignal: 'SIGQUIT',

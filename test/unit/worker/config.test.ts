@@ -26,7 +26,8 @@ describe('durations', () => {
     ['-1s', -1_000],
     ['5', null],
     ['', null],
-    ['5d', null],
+    ['5d', 432_000_000],
+    ['5w', null],
     ['five minutes', null],
     ['1e3s', null],
   ])('%j is %j ms', (text, ms) => expect(parseDuration(text)).toBe(ms));

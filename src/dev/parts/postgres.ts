@@ -162,7 +162,13 @@ function serverOf(at: {
       startChild({
         name: 'the embedded Postgres',
         command: join(at.home, 'bin', 'postgres'),
-        args: ['-D', at.data, '-p', String(at.port), ...[...settings, ...at.more].flatMap((setting) => ['-c', setting])],
+        args: [
+          '-D',
+          at.data,
+          '-p',
+          String(at.port),
+          ...[...settings, ...at.more].flatMap((setting) => ['-c', setting]),
+        ],
         // An immediate shutdown: no waiting for clients, and unlike SIGKILL it releases the shared memory.
         stopSignal: 'SIGQUIT',
         orphanSignal: 'SIGQUIT',

@@ -381,6 +381,7 @@ describe('sweeps at once', () => {
       end $$;
       create trigger log_end after update on runs for each row
         when (new.finished_at is not null) execute function log_end()`);
+    const other = test.open({ poolSize: 2 });
     try {
       for (let batch = 0; batch < 20; batch++) {
         await enqueueMany(
@@ -389,9 +390,10 @@ describe('sweeps at once', () => {
         );
         const leases = await claim(test.database, { lanes: ['beats'], limit: 500, worker: worker() });
         await runs.query(`update runs set claimed_at = now() - interval '1 h' where status = 'running'`);
+        // The sweep ends the oldest first, on connections of its own; the completions come from the other end.
         const [, ...outcomes] = await Promise.all([
-          runs.sweep({ pageSize: 50 }),
-          ...leases.map((lease) => complete(test.database, lease)),
+          reap(other, lanes, { brake: NO_BRAKE, pageSize: 50 }),
+          ...leases.toReversed().map((lease) => complete(test.database, lease)),
         ]);
         const completed = outcomes.filter((o) => o.kind === 'completed').length;
         await runs.sweep();
@@ -407,6 +409,7 @@ describe('sweeps at once', () => {
       );
       expect(await runs.query('select distinct status from ends order by 1')).toHaveLength(2);
     } finally {
+      await other.close();
       await runs.query('drop trigger log_end on runs; drop function log_end; drop table ends');
     }
   });

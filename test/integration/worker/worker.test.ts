@@ -11,7 +11,7 @@ import { OperatorError } from '../../../src/errors.ts';
 import { defaultConfig } from '../../../src/worker/config.ts';
 import { setup } from '../../../src/worker/setup.ts';
 import { type RunningWorker, startWorker, type WorkerOptions } from '../../../src/worker/worker.ts';
-import { FLEET_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../../../src/workflows/messages.ts';
+import { FLEET_SCHEDULE_ID, REAPER_SCHEDULE_ID, SEARCH_ATTRIBUTES } from '../../../src/workflows/messages.ts';
 import { eventually } from '../../support/eventually.ts';
 import { useDatabase } from '../../support/postgres.ts';
 
@@ -132,7 +132,10 @@ describe('setup', () => {
       const again = await setUp();
       expect(again.migrations).toEqual([]);
       expect(again.searchAttributes).toEqual([]);
-      expect(again.schedules).toEqual([{ id: FLEET_SCHEDULE_ID, did: 'updated', paused: true }]);
+      expect(again.schedules).toEqual([
+        { id: FLEET_SCHEDULE_ID, did: 'updated', paused: true },
+        { id: REAPER_SCHEDULE_ID, did: 'updated', paused: false },
+      ]);
       const { state } = await schedule.describe();
       expect(state).toMatchObject({ paused: true, note: 'looking into it' });
     } finally {

@@ -77,7 +77,12 @@ const SETTINGS = [
 ];
 
 const { values } = parseArgs({
-  options: { quick: { type: 'boolean', default: false }, only: { type: 'string' }, out: { type: 'string' } },
+  options: {
+    quick: { type: 'boolean', default: false },
+    only: { type: 'string' },
+    out: { type: 'string' },
+    repeats: { type: 'string' },
+  },
 });
 const cells = values.only?.split(',') ?? Object.keys(CELLS);
 const unknown = cells.filter((cell) => CELLS[cell] === undefined);
@@ -86,7 +91,8 @@ if (unknown.length > 0)
 const out = values.out ?? new URL('../results/', import.meta.url).pathname;
 const say = (line: string): void => console.error(`${new Date().toISOString().slice(11, 19)} ${line}`);
 
-const sizes = values.quick ? QUICK : FULL;
+const preset = values.quick ? QUICK : FULL;
+const sizes = { ...preset, repeats: Number(values.repeats ?? preset.repeats) };
 const record = new Recorder();
 const postgres = await startPostgres({ env: readEnvironment(), progress: silent, settings: SETTINGS });
 try {

@@ -110,7 +110,7 @@ async function byWorker({ record, say }: Context, stage: Stage): Promise<void> {
       const now = after.get(id ?? '');
       return now === undefined
         ? 'CHANGES the row (deleted under its new holder)'
-        : verdict(now !== before.get(id ?? ''), 'update');
+        : verdict(now !== before.get(id ?? ''), 'nothing changed');
     };
     record.tell(ZOMBIES, system.name, 'late heartbeat', 'no heartbeats');
     record.tell(ZOMBIES, system.name, 'late complete', told(ids[0]));

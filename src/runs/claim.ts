@@ -6,7 +6,7 @@ import { type RawBuilder, sql } from 'kysely';
 import type { Database } from '../database/database.ts';
 import { OperatorError } from '../errors.ts';
 import { laneNameProblem } from '../plan/lane.ts';
-import { run, table } from './table.ts';
+import { run, statusIs, table } from './table.ts';
 import type { ClaimedRun, Json, WorkerIdentity } from './types.ts';
 
 export interface ClaimRequest {
@@ -96,7 +96,7 @@ export async function claim(database: Database, request: ClaimRequest): Promise<
     )
     update ${runs} r set status = 'running', lease = r.lease + 1, worker_id = ${worker.workerId},
       incarnation = ${worker.incarnation}, claimed_at = now(), heartbeat_at = null
-    from picked p where r.id = p.id and r.status = 'pending' and r.approval <> 'awaiting'
+    from picked p where r.id = p.id and ${statusIs('pending')} and r.approval <> 'awaiting'
     returning r.id, r.lease, r.lane, r.payload, r.priority, r.attempt, r.max_attempts, r.reap_count, r.root_id,
       r.retry_of, r.dedupe_key, r.deadline_ms, r.claimed_at, r.created_at, p.ord`,
   );

@@ -8,7 +8,7 @@ import { DEFAULT_LANE, type LanePolicy, retryDelays } from '../plan/lane.ts';
 import { insertNextAttempt, jitteredDelay } from './again.ts';
 import { inOrder, leaseKey, leaseRows, whyLost } from './lease.ts';
 import { notifyChannel } from './notify.ts';
-import { jsonText, knownId, run, storable, table } from './table.ts';
+import { jsonText, knownId, run, statusIs, storable, table } from './table.ts';
 import type { Json, Lease, Lost, RunId } from './types.ts';
 
 export type CompleteOutcome = { readonly kind: 'completed'; readonly id: RunId } | Lost;
@@ -46,12 +46,13 @@ export async function completeMany(
           finished_at = now()
         from unnest(${sent.map((l) => l.id)}::bigint[], ${sent.map((l) => l.lease)}::bigint[],
           ${sent.map((l) => texts.get(leaseKey(l)))}::jsonb[]) as i (id, lease, result)
-        where r.id = i.id and r.lease = i.lease and r.status = 'running'
+        where r.id = i.id and r.lease = i.lease and ${statusIs('running')}
         returning r.id, r.lease`,
     );
     for (const row of rows) outcomes.set(leaseKey(row), { kind: 'completed', id: row.id });
     open = await settleMissed(database, open, outcomes, (lost) =>
-      lost.status === 'completed' ? { kind: 'completed', id: lost.id } : lost,
+      // Completed under this lease: the same call again. Under another, it is another holder's result that stands.
+      lost.why === 'finished' && lost.status === 'completed' ? { kind: 'completed', id: lost.id } : lost,
     );
   }
   return items.map((item) => outcomes.get(leaseKey(item)) as CompleteOutcome);
@@ -128,7 +129,7 @@ export async function fail(
               when ${again} and r.cancel_requested_at is null and r.attempt >= r.max_attempts
               then '{"exhausted": true}'::jsonb else '{}'::jsonb end
           from (${leaseRows([lease])}) i
-          where r.id = i.id and r.lease = i.lease and r.status = 'running'
+          where r.id = i.id and r.lease = i.lease and ${statusIs('running')}
           returning r.*, ${again} and r.status = 'failed' and r.attempt < r.max_attempts as again,
             ${delay} as delay_ms
         ), retried as (${insertNextAttempt(runs, sql`ended`)})
@@ -196,7 +197,7 @@ export async function release(
         with back as (
           update ${table(database, 'runs')} r set ${releasedColumns(options)}
           from (${leaseRows(open)}) i
-          where r.id = i.id and r.lease = i.lease and r.status = 'running'
+          where r.id = i.id and r.lease = i.lease and ${statusIs('running')}
           returning r.id, r.lease, r.lane, r.status
         ), told as (
           select pg_notify(${notifyChannel(database.schema)}, lane)

@@ -2,7 +2,7 @@
 import { sql } from 'kysely';
 import type { Database } from '../database/database.ts';
 import { leaseKey, leaseRows, whyLost } from './lease.ts';
-import { run, table } from './table.ts';
+import { run, statusIs, table } from './table.ts';
 import type { Lease, Lost } from './types.ts';
 
 export interface HeartbeatOutcome {
@@ -26,7 +26,7 @@ export async function heartbeat(database: Database, leases: readonly Lease[]): P
       sql<{ id: string; lease: string; cancel: boolean }>`
         update ${table(database, 'runs')} r set heartbeat_at = now()
         from (${leaseRows(open)}) i
-        where r.id = i.id and r.lease = i.lease and r.status = 'running'
+        where r.id = i.id and r.lease = i.lease and ${statusIs('running')}
         returning r.id, r.lease, r.cancel_requested_at is not null as cancel`,
     );
     for (const row of rows)

@@ -9,9 +9,12 @@ import type { Lease, Lost, LostWhy, RunStatus } from './types.ts';
  * deadlock.
  */
 export function inOrder<L extends Lease>(leases: readonly L[]): readonly L[] {
-  return leases
-    .filter((lease) => knownId(lease.id) !== null && Number.isSafeInteger(lease.lease))
-    .toSorted((a, b) => (BigInt(a.id) < BigInt(b.id) ? -1 : 1));
+  return (
+    leases
+      .filter((lease) => knownId(lease.id) !== null && Number.isSafeInteger(lease.lease))
+      // Decimal numbers without leading zeros: the longer is the larger.
+      .toSorted((a, b) => a.id.length - b.id.length || (a.id < b.id ? -1 : 1))
+  );
 }
 
 /** The same as a relation `(id, lease)`. */

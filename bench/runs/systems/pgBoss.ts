@@ -51,7 +51,7 @@ export function pgBoss(connectionString: string, byId = false): System {
         QUEUE,
         batched
           ? { batchSize: 500, localConcurrency: 4, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }
-          : { localConcurrency: spec.slots, ...(spec.mode === 'single' ? { burstWhenReadyExceeds: 1 } : {}) },
+          : { localConcurrency: spec.slots, burstWhenReadyExceeds: 1 },
         async (batch) => {
           await Promise.all(batch.map(({ data }) => onRun(data)));
         },

@@ -18,7 +18,7 @@ export interface Held extends Lease {
 
 export type ToBeatThread =
   | { readonly kind: 'hold'; readonly held: readonly Held[] }
-  | { readonly kind: 'drop'; readonly lease: Lease }
+  | { readonly kind: 'drop'; readonly leases: readonly Lease[] }
   | { readonly kind: 'stop' };
 
 export type FromBeatThread =

@@ -40,7 +40,7 @@ let stopping = false;
 
 port.on('message', (message: ToBeatThread) => {
   if (message.kind === 'hold') for (const run of message.held) held.set(leaseKey(run), run);
-  else if (message.kind === 'drop') held.delete(leaseKey(message.lease));
+  else if (message.kind === 'drop') for (const lease of message.leases) held.delete(leaseKey(lease));
   else {
     stopping = true;
     clearInterval(ticking);

@@ -27,6 +27,7 @@ export class Beats {
   readonly #data: BeatThreadData;
   readonly #ears: BeatEars;
   readonly #held = new Map<string, Held>();
+  readonly #dropped: Lease[] = [];
   #thread: Worker | undefined;
   #again: NodeJS.Timeout | undefined;
   #stopping = false;
@@ -48,7 +49,11 @@ export class Beats {
   }
 
   drop({ id, lease }: Lease): void {
-    if (this.#held.delete(leaseKey({ id, lease }))) this.#say({ kind: 'drop', lease: { id, lease } });
+    if (!this.#held.delete(leaseKey({ id, lease }))) return;
+    this.#dropped.push({ id, lease });
+    // What ends in one turn is told at once: a message for each run costs more than the run's own bookkeeping.
+    if (this.#dropped.length === 1)
+      setImmediate(() => this.#say({ kind: 'drop', leases: this.#dropped.splice(0) }));
   }
 
   /** Ends the thread, its connection first. */

@@ -611,3 +611,20 @@ it('uses lanes for attempts it is not told', async () => {
   const { id } = await enqueue(test.database, { lane: 'x' }, { lanes: known });
   expect(await runs.row(id)).toMatchObject({ maxAttempts: 11 });
 });
+
+describe('R2: the late completion of a run that went back and was completed by another', () => {
+  it('is told that it is lost, and the result of the other stands', async () => {
+    const id = await runs.add({ lane: 'beats' });
+    const first = await runs.take('beats', worker('w1'));
+    await release(test.database, [first]);
+    const second = await runs.take('beats', worker('w2'));
+    expect(await complete(test.database, second, 'second')).toEqual({ kind: 'completed', id });
+    expect(await complete(test.database, first, 'first')).toEqual({
+      kind: 'lost',
+      id,
+      why: 'reclaimed',
+      status: 'completed',
+    });
+    expect((await runs.row(id)).result).toBe('second');
+  });
+});

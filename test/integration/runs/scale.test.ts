@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Database } from '../../../src/database/database.ts';
 import {
+  type ClaimedRun,
   cancel,
   claim,
   complete,
@@ -121,6 +122,26 @@ describe('with 200,000 finished runs and 500 in flight', () => {
       }
     }
     expect(greedy).toEqual({});
+  });
+});
+
+describe('with 3,000 in flight that the last analyze did not see', () => {
+  it('R33: a completion, a failure, a release and a beat of one read one run, not all that is in flight', async () => {
+    await fillPending('burst', 4_000);
+    await runs.query('vacuum analyze runs');
+    const leases: ClaimedRun[] = [];
+    for (let i = 0; i < 3; i++)
+      leases.push(...(await claim(test.database, { lanes: ['burst'], limit: 1_000, worker: worker() })));
+    const [a, b, c, e] = leases;
+    if (a === undefined || b === undefined || c === undefined || e === undefined)
+      throw new Error('nothing in flight');
+    const read: Record<string, number> = {
+      complete: (await rowsRead((d) => complete(d, a))).fetched,
+      fail: (await rowsRead((d) => fail(d, b, { message: 'x' }))).fetched,
+      release: (await rowsRead((d) => release(d, [c]))).fetched,
+      beat: (await rowsRead((d) => heartbeat(d, [e]))).fetched,
+    };
+    for (const [call, fetched] of Object.entries(read)) expect(fetched, call).toBeLessThan(50);
   });
 });
 

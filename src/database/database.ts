@@ -157,6 +157,13 @@ export async function inTransaction<T>(
   );
 }
 
+/** As far as an instant can be written; beyond it lies `infinity`, which pg reads as a number. */
+const FAR_MS = 8.64e15;
+
+/** Milliseconds since the epoch of a timestamptz, also of one that was set to `infinity` by hand. */
+export const instantMs = (value: Date | number): number =>
+  typeof value === 'number' ? Math.sign(value) * FAR_MS : value.getTime();
+
 /** Translates a lost database into an OperatorError; lets everything else through. */
 export async function guarded<T>(work: () => Promise<T>): Promise<T> {
   try {

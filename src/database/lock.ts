@@ -9,7 +9,7 @@ import { assignClass } from '../plan/class.ts';
 import { type Class, isClass } from '../plan/model.ts';
 import type { LiveRoute } from '../plan/retire.ts';
 import type { Timing } from '../plan/timing.ts';
-import type { Tx } from './database.ts';
+import { instantMs, type Tx } from './database.ts';
 import { readWishes, type StoredWish } from './wishes.ts';
 
 /** What every write needs to judge: the delays, and which payment statuses are paid. */
@@ -96,8 +96,8 @@ export async function lockWorkspace(tx: Tx, workspaceId: string, rules: Rules): 
             {
               class: row.class,
               deploymentId: row.deploymentId,
-              createdAtMs: row.createdAt.getTime(),
-              shutdownAtMs: row.shutdownAt?.getTime() ?? null,
+              createdAtMs: instantMs(row.createdAt),
+              shutdownAtMs: row.shutdownAt === null ? null : instantMs(row.shutdownAt),
               connections: row.connections ?? [],
             },
           ]

@@ -2,7 +2,7 @@
 import { sql } from 'kysely';
 import { assignClass } from '../plan/class.ts';
 import { isClass, type Observed, type ObservedWish, type Route, type Side } from '../plan/model.ts';
-import { type Database, inTransaction, type Tx } from './database.ts';
+import { type Database, instantMs, inTransaction, type Tx } from './database.ts';
 import { arraysDigest, arraysOf, configDigest } from './digest.ts';
 import { readWishes, type StoredWish } from './wishes.ts';
 
@@ -110,8 +110,8 @@ function toRoute(row: {
       class: row.class,
       deploymentId: row.deploymentId,
       arraysDigest: arraysDigest(row),
-      createdAtMs: row.createdAt.getTime(),
-      shutdownAtMs: row.shutdownAt?.getTime() ?? null,
+      createdAtMs: instantMs(row.createdAt),
+      shutdownAtMs: row.shutdownAt === null ? null : instantMs(row.shutdownAt),
       deleted: row.deleted === true,
     },
   ];

@@ -31,7 +31,10 @@ export async function advanceRemoval(
     if (locked.wish?.deleted !== true)
       return { kind: 'wishChanged', why: '"Workspace" does not say that the workspace is deleted' };
     const { nowMs, routes } = locked;
-    const unnoticed = routes.filter((r) => r.shutdownAtMs === null).map((r) => r.class);
+    const latestMs = nowMs + timing.drainDelayMs;
+    const unnoticed = routes
+      .filter((r) => r.shutdownAtMs === null || r.shutdownAtMs > latestMs)
+      .map((r) => r.class);
     if (unnoticed.length > 0) {
       await giveNotice(tx, workspaceId, locked, unnoticed, timing.drainDelayMs);
       await appendEvent(tx, {

@@ -3,7 +3,7 @@
  * go; and takes back what a cancelled move never recorded. It deletes no object.
  */
 import { sql } from 'kysely';
-import { isOwnClass } from '../plan/model.ts';
+import { type Class, isOwnClass } from '../plan/model.ts';
 import { confirmRetirement, type RetirementCheck } from '../plan/retire.ts';
 import { type Database, inTransaction, type Tx } from './database.ts';
 import { appendEvent } from './events.ts';
@@ -68,7 +68,10 @@ export async function retireOthers(
 const leavingOwn = (locked: Locked) =>
   locked.sides.filter((s) => s.kind === 'own' && s.state === 'leaving').map((s) => s.deployment_id);
 
-/** A route that lost its notice (a shard recorded it in bulk while the wish flipped) gets it again, or nobody would end it. */
+/**
+ * A route that lost its notice (a shard recorded it in bulk while the wish flipped) gets it again, and one whose
+ * shutdown lies further away than any notice (an edit by hand) a proper one, or nobody would end it.
+ */
 async function noticeToAll(
   tx: Tx,
   workspaceId: string,
@@ -76,12 +79,15 @@ async function noticeToAll(
   { timing }: Rules,
   keep: string | null,
 ): Promise<void> {
+  const noticeMs = (cls: Class) =>
+    isOwnClass(cls) ? timing.drainDelayMs : timing.handoffDelayMs - timing.settleMs;
   const without = locked.routes.filter(
-    (r) => r.class !== locked.wanted && r.deploymentId !== keep && r.shutdownAtMs === null,
+    (r) =>
+      r.class !== locked.wanted &&
+      r.deploymentId !== keep &&
+      (r.shutdownAtMs === null || r.shutdownAtMs > locked.nowMs + noticeMs(r.class)),
   );
-  const classes = (own: boolean) => without.map((r) => r.class).filter((cls) => isOwnClass(cls) === own);
-  await giveNotice(tx, workspaceId, locked, classes(true), timing.drainDelayMs);
-  await giveNotice(tx, workspaceId, locked, classes(false), timing.handoffDelayMs - timing.settleMs);
+  for (const { class: cls } of without) await giveNotice(tx, workspaceId, locked, [cls], noticeMs(cls));
 }
 
 /** A rollout of the shard is under way, or servers were seen to be gone and no full rollout has been proven since. */

@@ -1,6 +1,10 @@
 import { describe, expect, it } from 'vitest';
+import { observe } from '../../../src/database/observe.ts';
 import { retireOthers, undoDowngrade, undoUpgrade } from '../../../src/database/retirement.ts';
+import { scheduleShutdown } from '../../../src/database/routes.ts';
+import { mayDelete } from '../../../src/database/sides.ts';
 import { ownDeploymentId } from '../../../src/plan/names.ts';
+import { planMove } from '../../../src/plan/transition.ts';
 import { useDatabase } from '../../support/postgres.ts';
 import { ago, rules, timing, worldOf } from './support.ts';
 
@@ -257,5 +261,65 @@ describe('undoDowngrade', () => {
     await test.admin.query('update "FunctionsServer" set "deleted" = true');
     await undo();
     expect(await world.routeOf('w', 'dedicated')).toMatchObject({ deleted: true });
+  });
+});
+
+describe('T8: a shutdownAt that somebody edits by hand', () => {
+  /** In the drain of a downgrade: Berth gave notice, and the free route has been live for long. */
+  const draining = async (shutdownAt: string) => {
+    await world.wish('w', 'free');
+    await world.side('w', own, { routed: true });
+    await world.side('w', 'free-0', { routed: true });
+    await world.route('w', 'dedicated', { deploymentId: own });
+    expect(await scheduleShutdown(test.database, rules, 'w')).toMatchObject({ kind: 'scheduled' });
+    await world.route('w', 'free', {
+      deploymentId: 'free-0',
+      createdAt: ago(timing.handoffDelayMs + 60_000),
+    });
+    await world.query(
+      `update "FunctionsServer" set "shutdownAt" = ${shutdownAt} where "class" = 'dedicated'`,
+    );
+  };
+
+  it.each([
+    ['far in the past', `'1970-01-01'`],
+    ['-infinity', `'-infinity'`],
+  ])(
+    'to %s lets nothing go before the free route has been live for the handoff delay',
+    async (_, shutdownAt) => {
+      await draining(shutdownAt);
+      await world.query(`update "FunctionsServer" set "createdAt" = now() where "class" = 'free'`);
+      const outcome = await retire('downgrade');
+      expect(outcome).toMatchObject({
+        kind: 'wait',
+        why: expect.stringMatching(/younger than the handoff delay/),
+      });
+      expect((await world.routes('w')).find((r) => r.class === 'dedicated')?.deleted).toBe(false);
+      expect(await mayDelete(test.database, 'w', own)).toMatchObject({ kind: 'kept' });
+    },
+  );
+
+  it.each([
+    ['far in the future', `'9999-01-01'`],
+    ['infinity', `'infinity'`],
+    ['nothing', 'null'],
+  ])('to %s is not waited for for ever: it gets a proper notice again', async (_, shutdownAt) => {
+    await draining(shutdownAt);
+    const outcome = await retire('downgrade');
+    expect(outcome.kind).toBe('wait');
+    const route = (await world.routes('w')).find((r) => r.class === 'dedicated');
+    expect(await untilMs(route?.shutdownAt ?? null)).toBeGreaterThan(timing.drainDelayMs - 60_000);
+    expect(await untilMs(route?.shutdownAt ?? null)).toBeLessThanOrEqual(timing.drainDelayMs);
+    // Not a busy loop: the next question comes when it makes sense.
+    const again = await retire('downgrade');
+    if (again.kind !== 'wait') throw new Error('no wait');
+    expect(again.waitMs).toBeGreaterThan(timing.drainDelayMs - 60_000);
+  });
+
+  it.each(['infinity', '-infinity'])('to %s can still be observed and planned from', async (shutdownAt) => {
+    await draining(`'${shutdownAt}'`);
+    const observed = await observe(test.database, 'w', rules.paidStatuses);
+    expect(planMove(observed)).toEqual({ kind: 'downgrade' });
+    expect(JSON.parse(JSON.stringify(observed))).toEqual(observed);
   });
 });

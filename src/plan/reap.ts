@@ -74,12 +74,16 @@ export function reapVerdict(run: ReapInput, policy: LanePolicy | undefined, atMs
   // A claim is the first sign of life; the beat column may be empty, also in rows of an older version.
   const dead =
     policy.heartbeats && before(Math.max(claimedAt, run.heartbeatAtMs ?? claimedAt), policy.staleMs);
-  // Asked to stop and dead is stopped: nobody wants it tried again.
-  if (run.cancelRequestedAtMs !== null && (dead || before(run.cancelRequestedAtMs, policy.cancelGraceMs)))
-    return end('run_cancelled', false);
+  const late = before(claimedAt, run.deadlineMs ?? policy.deadlineMs);
+  const old = !policy.heartbeats && before(claimedAt, policy.ageLimitMs);
+  // Asked to stop, whatever ends it is the stop: nobody wants it tried again.
+  if (run.cancelRequestedAtMs !== null)
+    return dead || late || old || before(run.cancelRequestedAtMs, policy.cancelGraceMs)
+      ? end('run_cancelled', false)
+      : leave('alive');
   if (dead) return end('worker_heartbeat_lost', true);
-  if (before(claimedAt, run.deadlineMs ?? policy.deadlineMs)) return end('run_deadline_exceeded', true);
-  if (!policy.heartbeats && before(claimedAt, policy.ageLimitMs)) return end('run_age_exceeded', true);
+  if (late) return end('run_deadline_exceeded', true);
+  if (old) return end('run_age_exceeded', true);
   return leave('alive');
 }
 

@@ -10,8 +10,9 @@ import { run, table } from './table.ts';
 import type { RunId, WorkerIdentity } from './types.ts';
 
 /**
- * Promises that nothing of this incarnation is executed any more. Its runs go back at once, later claims of it get
- * nothing, and a claim that was on the wire is returned by the next sweep. No attempt is used.
+ * Promises that nothing of this incarnation is reported any more; what it may still execute must end with its process.
+ * Its runs go back at once, later claims of it get nothing, and a claim that was on the wire is returned by the next
+ * sweep. No attempt is used.
  * Order: the mark commits before the runs are looked for, so that only a claim older than the mark can slip through.
  */
 export async function sayGoodbye(

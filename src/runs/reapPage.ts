@@ -79,12 +79,15 @@ export const silent = (at: RawBuilder<unknown>): RawBuilder<unknown> =>
 /** `reapVerdict` for running rows. Rows of workers that said goodbye are released before, so they are not asked for. */
 function runningCode(at: RawBuilder<unknown>, hold: boolean): RawBuilder<unknown> {
   const dead = hold ? sql`false` : silent(at);
+  const late = sql`r.claimed_at < ${before(at, sql`coalesce(r.deadline_ms, p.deadline)`)}`;
+  const old = sql`(not p.heartbeats and r.claimed_at < ${before(at, sql`p.age`)})`;
+  const graceOver = sql`r.cancel_requested_at < ${before(at, sql`p.grace`)}`;
   return sql`case
-    when r.cancel_requested_at is not null and (${dead} or r.cancel_requested_at < ${before(at, sql`p.grace`)})
-      then 'run_cancelled'
+    when r.cancel_requested_at is not null
+      then case when ${dead} or ${late} or ${old} or ${graceOver} then 'run_cancelled' end
     when ${dead} then 'worker_heartbeat_lost'
-    when r.claimed_at < ${before(at, sql`coalesce(r.deadline_ms, p.deadline)`)} then 'run_deadline_exceeded'
-    when not p.heartbeats and r.claimed_at < ${before(at, sql`p.age`)} then 'run_age_exceeded'
+    when ${late} then 'run_deadline_exceeded'
+    when ${old} then 'run_age_exceeded'
   end`;
 }
 

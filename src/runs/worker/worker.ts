@@ -29,6 +29,8 @@ const CLAIM_LIMIT = 1_000;
 const ABORT_GRACE_MS = 2_000;
 /** Connections: claims, results and failures side by side. The beat thread and the listener have their own. */
 const POOL_SIZE = 4;
+/** https://nodejs.org/api/timers.html: a longer delay becomes 1 ms. */
+const MAX_TIMER_MS = 2 ** 31 - 1;
 /** A handler that is told of its deadline a little early can still say so itself; after it, the sweep does. */
 const DEADLINE_SHARE = 0.95;
 
@@ -53,7 +55,12 @@ export class RunWorker {
   #ears: Ears | undefined;
   #claiming: Promise<void> | undefined;
   #wanted = false;
+  #lookAgainAtMs = 0;
   #wake: () => void = () => {};
+  #tellStopped: () => void = () => {};
+  readonly #stopped = new Promise<void>((resolve) => {
+    this.#tellStopped = resolve;
+  });
   #stopping: Promise<void> | undefined;
 
   /** Throws OperatorError `invalid-lane` with every problem of the options; connects to nothing yet. */
@@ -103,7 +110,8 @@ export class RunWorker {
   /**
    * Claims nothing more, lets handlers finish for `graceMs`, aborts the rest (reason `stopping`), gives back what is not
    * finished without using an attempt, and closes everything. Resolves when all of it is done; a second call returns the
-   * same promise.
+   * same promise. A handler that ignores its signal may still be at work then (`inFlight` counts them), while another
+   * worker takes its run: end the process.
    */
   stop(options: { readonly graceMs?: number } = {}): Promise<void> {
     this.#stopping ??= this.#stop(options.graceMs ?? this.#settings.graceMs);
@@ -126,15 +134,17 @@ export class RunWorker {
   async #claimLoop(database: Database): Promise<void> {
     const { concurrency, handlers, pollEveryMs, hooks } = this.#settings;
     const lanes = [...handlers.keys()];
-    await this.#beats?.ready;
+    // Stopped before the thread came up (it may be missing from a bundle): there is nothing to claim for.
+    await Promise.race([this.#beats?.ready, this.#stopped]);
     this.#wanted = true;
     while (this.#stopping === undefined) {
       const free = concurrency - this.#executing.size;
       if (free <= 0 || !this.#wanted) {
-        await this.#sleep(pollEveryMs);
+        await this.#sleep();
         continue;
       }
       this.#wanted = false;
+      this.#lookAgainAtMs = monotonicMs() + pollEveryMs;
       const limit = Math.min(free, CLAIM_LIMIT);
       const sentAtMs = monotonicMs();
       try {
@@ -144,20 +154,26 @@ export class RunWorker {
         this.#begin(runs, sentAtMs);
       } catch (error) {
         tell(hooks, 'error', error, 'claim');
-        await this.#sleep(pollEveryMs);
+        if (this.#stopping === undefined) await this.#sleep();
       }
     }
   }
 
-  /** Until a slot is free, work is heard of, or it is time to look anyway. */
-  async #sleep(ms: number): Promise<void> {
+  /**
+   * Until a slot is free, work is heard of, or it is time to look anyway. That time counts from the last look: runs that
+   * end one after another wake the loop each time, and must not put the next look off.
+   */
+  async #sleep(): Promise<void> {
     let timer: NodeJS.Timeout | undefined;
     await new Promise<void>((resolve) => {
       this.#wake = resolve;
-      timer = setTimeout(() => {
-        this.#wanted = true;
-        resolve();
-      }, ms);
+      timer = setTimeout(
+        () => {
+          this.#wanted = true;
+          resolve();
+        },
+        Math.max(0, this.#lookAgainAtMs - monotonicMs()),
+      );
     });
     clearTimeout(timer);
     this.#wake = () => {};
@@ -197,11 +213,7 @@ export class RunWorker {
     const { hooks } = this.#settings;
     tell(hooks, 'claimed', run);
     const deadlineMs = run.deadlineMs ?? policy.deadlineMs;
-    if (deadlineMs !== null)
-      executing.deadline = setTimeout(
-        () => this.#abort(run, 'deadline', `it has run for its ${deadlineMs} ms`),
-        Math.min(deadlineMs * DEADLINE_SHARE, 2 ** 31 - 1),
-      );
+    if (deadlineMs !== null) this.#armDeadline(executing, deadlineMs);
     let end: RunEnd;
     try {
       const result = await handler(run, { signal: abort.signal });
@@ -215,6 +227,18 @@ export class RunWorker {
     tell(hooks, 'ended', run, end, monotonicMs() - executing.startedMs);
     this.#wake();
     if (this.#executing.size === 0) for (const idle of this.#idle.splice(0)) idle();
+  }
+
+  /** In steps that a timer can hold: one of more than 24 days would fire at once. */
+  #armDeadline(executing: Executing, deadlineMs: number): void {
+    const leftMs = executing.startedMs + deadlineMs * DEADLINE_SHARE - monotonicMs();
+    executing.deadline = setTimeout(
+      () => {
+        if (leftMs > MAX_TIMER_MS) this.#armDeadline(executing, deadlineMs);
+        else this.#abort(executing.run, 'deadline', `it has run for its ${deadlineMs} ms`);
+      },
+      Math.min(Math.max(0, leftMs), MAX_TIMER_MS),
+    );
   }
 
   /** Stores how it ended. Beats go on meanwhile, so a database that is away costs no run that is done. */
@@ -282,6 +306,7 @@ export class RunWorker {
   }
 
   async #stop(graceMs: number): Promise<void> {
+    this.#tellStopped();
     this.#wake();
     await this.#claiming;
     await this.#ears?.close();

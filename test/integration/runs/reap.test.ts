@@ -291,8 +291,19 @@ describe('what is dead', () => {
     await runs.age(deaf.id, { cancel_requested_at: 3 * MINUTE });
     const heard = await silentFor(MINUTE);
     await cancel(test.database, heard.id);
-    expect(await runs.sweep()).toMatchObject({ ended: { run_cancelled: 2 }, retried: 0 });
-    expect((await runs.all()).map((run) => run.status)).toEqual(['cancelled', 'cancelled', 'running']);
+    const late = await silentFor(11 * MINUTE, 'timed');
+    await heartbeat(test.database, [late]);
+    await cancel(test.database, late.id);
+    const old = await silentFor(7 * HOUR, 'mute');
+    await cancel(test.database, old.id);
+    expect(await runs.sweep()).toMatchObject({ ended: { run_cancelled: 4 }, retried: 0 });
+    expect((await runs.all()).map((run) => run.status)).toEqual([
+      'cancelled',
+      'cancelled',
+      'running',
+      'cancelled',
+      'cancelled',
+    ]);
   });
 
   it('waiting past its expiry ends, in any lane, and is not tried again', async () => {

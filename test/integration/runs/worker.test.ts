@@ -76,6 +76,36 @@ describe('work', () => {
     }
   });
 
+  it('is looked for by polling also while other runs end one after another', async () => {
+    const pooler = await startPooler(db.url, { poolSize: 4 });
+    const ended: string[] = [];
+    const lengths = Array.from({ length: 12 }, (_, i) => ({ ms: 250 * (i + 1) }));
+    for (const length of lengths) await put(length);
+    try {
+      const { worker } = startWorker({
+        connectionString: pooler.url,
+        sessionSettings: false,
+        pollEveryMs: 400,
+        concurrency: 20,
+        handlers: {
+          work: async (run) => {
+            const { ms } = run.payload as { ms: number };
+            await new Promise((resolve) => setTimeout(resolve, ms));
+            ended.push(run.id);
+            return null;
+          },
+        },
+      });
+      await eventually('all of them run', async () => worker.inFlight === lengths.length);
+      const late = await put({ ms: 0 });
+      await eventually('all have ended', async () => ended.length === lengths.length + 1);
+      expect(ended.indexOf(late)).toBeLessThan(lengths.length - 2);
+      await worker.stop();
+    } finally {
+      await pooler.stop();
+    }
+  });
+
   it('never exceeds the concurrency', async () => {
     let now = 0;
     let most = 0;

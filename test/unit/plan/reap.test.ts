@@ -70,6 +70,12 @@ describe('a running run', () => {
     ],
     ['without heartbeats, silent', { claimedAtMs: ago(HOUR) }, mute, 'alive'],
     ['without heartbeats, too old', { claimedAtMs: ago(HOUR + 1) }, mute, 'timeout: run_age_exceeded, retry'],
+    [
+      'asked to stop, beating, past its deadline',
+      { claimedAtMs: ago(HOUR), heartbeatAtMs: ago(0), cancelRequestedAtMs: ago(SECOND), deadlineMs: SECOND },
+      lane(),
+      'cancelled: run_cancelled',
+    ],
     ['asked to stop, alive', { heartbeatAtMs: ago(0), cancelRequestedAtMs: ago(SECOND) }, lane(), 'alive'],
     [
       'asked to stop, dead',

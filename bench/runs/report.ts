@@ -9,7 +9,7 @@ const NEAR = 0.1;
 
 /** What is not equal between the systems in a cell, by the beginning of its name. */
 const NOTES: Readonly<Record<string, string>> = {
-  B1: 'graphile-worker deletes what is done and beats for nothing; berth/runs and pg-boss keep the row and beat every run. pg-boss, one at a time, fetches without a pause by burstWhenReadyExceeds: 1; as it comes it would poll each 2 s.',
+  B1: 'Not equal: graphile-worker deletes what is done and beats for nothing; berth/runs and pg-boss keep the row and beat every run. pg-boss, one at a time, fetches without a pause by burstWhenReadyExceeds: 1; as it comes it would poll each 2 s. A claim of ours is planned anew each time (0.7 ms): a plan cached on an empty table reads the whole of a full one.',
   B2: 'All hear of work by NOTIFY (pg-boss: useListenNotify and notify: true), but for the row that polls.',
   B3: 'Fetches by hand; graphile-worker has no such call, so one slot of its worker claims and completes, and only the statement is compared. Rows that nobody can claim are written by SQL.',
   B4: 'The protocol beats every 30 s; back to back leaves the least time to prune, so the heap-only share is a lower bound.',

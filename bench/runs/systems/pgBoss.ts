@@ -17,8 +17,9 @@ export function pgBoss(connectionString: string, byId = false): System {
       supervise: options.supervise,
       schedule: false,
       useListenNotify: options.notify,
-      monitorIntervalSeconds: MONITOR_S,
-      superviseIntervalSeconds: MONITOR_S,
+      // Within this interval of the last pass, supervise() skips the one it is asked for.
+      monitorIntervalSeconds: options.supervise ? MONITOR_S : 1,
+      superviseIntervalSeconds: options.supervise ? MONITOR_S : 1,
       // The backlog that switches to fetching without a pause is read from this cache.
       queueCacheIntervalSeconds: 1,
     });

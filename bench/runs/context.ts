@@ -12,6 +12,7 @@ export interface Sizes {
   readonly claims: number;
   readonly inFlight: number;
   readonly beats: number;
+  readonly sweeps: number;
   readonly history: number;
   /** Only for ours: the history of the goal. 0: left out. */
   readonly longHistory: number;

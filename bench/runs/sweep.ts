@@ -7,7 +7,6 @@ import { onStage, type Stage } from './stage.ts';
 import { NAMES } from './systems/index.ts';
 
 const IN_FLIGHT = 500;
-const ROUNDS = 10;
 
 export async function sweep(context: Context): Promise<void> {
   const { sizes } = context;
@@ -19,7 +18,7 @@ export async function sweep(context: Context): Promise<void> {
     );
 }
 
-async function sweepOver({ record, say }: Context, stage: Stage, history: number): Promise<void> {
+async function sweepOver({ sizes, record, say }: Context, stage: Stage, history: number): Promise<void> {
   const { system, admin } = stage;
   const cell = `B5 sweep over ${history.toLocaleString('en')} finished and ${IN_FLIGHT} in flight`;
   const { addFinished, table } = system.store;
@@ -48,7 +47,7 @@ async function sweepOver({ record, say }: Context, stage: Stage, history: number
   await once();
   await flush();
   const before = await scans();
-  for (let round = 0; round < ROUNDS; round++) {
+  for (let round = 0; round < sizes.sweeps; round++) {
     // pg-boss skips a pass that follows another within a second.
     await sleep(1_100);
     const at = nowMs();
@@ -63,7 +62,7 @@ async function sweepOver({ record, say }: Context, stage: Stage, history: number
     'rows read by sequential scans, a sweep',
     'rows',
     'lower',
-    (after.rows - before.rows) / ROUNDS,
+    (after.rows - before.rows) / sizes.sweeps,
   );
   if (system.name === 'berth/runs')
     for (const [what, text] of Object.entries(PLANS)) {

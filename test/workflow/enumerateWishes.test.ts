@@ -1,0 +1,152 @@
+/**
+ * T7, W32: the wish changes at every activity call of every move, on a real server with delays scaled down by one
+ * factor. The points come from an undisturbed run of the move, every one of them is tried, and the wish it changes to
+ * takes turns, so that every target occurs in every move. All cases run side by side, each with a shard of its own.
+ */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { ownDeploymentId } from '../../src/plan/names.ts';
+import { transitionWorkflowId } from '../../src/workflows/messages.ts';
+import { WISHES, type Wish, type WishName } from '../support/enumerate.ts';
+import { openRealServer, type RealServer } from '../support/realServer.ts';
+import type { WorkflowWorld } from '../support/workflowWorld.ts';
+
+let server: RealServer;
+let w: WorkflowWorld;
+
+beforeAll(async () => {
+  server = await openRealServer();
+  w = server.w;
+  w.meanwhile = async (_activity, subject) => {
+    const watched = watching.get(subject);
+    if (watched === undefined) return;
+    if (watched.left-- === 0) await watched.act();
+  };
+}, 600_000);
+afterAll(() => server.close());
+
+/** What happens at the n-th call that is about to answer. */
+const watching = new Map<string, { left: number; readonly act: () => Promise<void> }>();
+
+const MOVES: readonly { readonly name: string; readonly from: WishName | null; readonly to: WishName }[] = [
+  { name: 'place', from: null, to: 'none' },
+  { name: 'place on an own deployment', from: null, to: 'dedicated' },
+  { name: 'upgrade', from: 'none', to: 'dedicated' },
+  { name: 'downgrade', from: 'dedicated', to: 'none' },
+  { name: 'swap', from: 'dedicated', to: 'premium' },
+  { name: 'unserve', from: 'dedicated', to: 'no functions' },
+  { name: 'remove', from: 'dedicated', to: 'deleted' },
+];
+const TARGETS: readonly WishName[] = ['none', 'dedicated', 'premium', 'no functions', 'deleted', 'free'];
+
+function apply(id: string, wish: Wish): Promise<void> {
+  return w.change(id, (world) => {
+    world.wish(id, { paymentStatus: wish.pays, forcedClass: wish.forced });
+    world.connect(id, `${id}-c`, wish.code);
+    world.setDeleted(id, wish.deleted);
+  });
+}
+
+async function begin(id: string, move: (typeof MOVES)[number]): Promise<void> {
+  if (move.from !== null) {
+    await apply(id, WISHES[move.from]);
+    await w.settled(id);
+  }
+  await apply(id, WISHES[move.to]);
+}
+
+const callsOf = (id: string) => w.calls.filter((call) => call.subject === id).length;
+
+/** Why the end is not where the wish leads; empty: it is. */
+function problems(id: string, wish: Wish): string[] {
+  const wanted = wish.deleted ? null : (wish.forced ?? (wish.pays === null ? 'free' : 'dedicated'));
+  const rows = w.world.liveRows(id);
+  const found: string[] = [];
+  const expected = wanted === null ? [] : [wanted];
+  if (JSON.stringify(rows.map((row) => row.class)) !== JSON.stringify(expected))
+    found.push(`live routes ${rows.map((row) => row.class).join(', ')} instead of ${expected.join(', ')}`);
+  if (rows.some((row) => row.shutdownAtMs !== null)) found.push('a route is shutting down');
+  const own = w.world.deployments.has(ownDeploymentId(id));
+  const needsOwn = wanted !== null && wanted !== 'free' && wish.code !== '';
+  if (own !== needsOwn) found.push(own ? 'an own deployment is left over' : 'the own deployment is missing');
+  return found;
+}
+
+describe.concurrent('a wish that changes at any activity call', () => {
+  it.each(MOVES)('of $name ends where the last wish leads, with nothing left over', async (move) => {
+    const name = move.name.replaceAll(' ', '-');
+    const recorded = `${name}-recorded`;
+    if (move.from !== null) {
+      await apply(recorded, WISHES[move.from]);
+      await w.settled(recorded);
+    }
+    const before = callsOf(recorded);
+    await apply(recorded, WISHES[move.to]);
+    await w.settled(recorded);
+    const points = callsOf(recorded) - before;
+    expect(points).toBeGreaterThan(3);
+
+    const cases = Array.from({ length: Math.max(points, TARGETS.length) }, (_, i) => ({
+      id: `${name}-${i}`,
+      point: i % points,
+      target: TARGETS[i % TARGETS.length] ?? 'none',
+    }));
+    const failed: string[] = [];
+    await Promise.all(
+      cases.map(async ({ id, point, target }) => {
+        if (move.from !== null) {
+          await apply(id, WISHES[move.from]);
+          await w.settled(id);
+        }
+        let struck = false;
+        watching.set(id, {
+          left: point,
+          act: async () => {
+            struck = true;
+            await apply(id, WISHES[target]);
+          },
+        });
+        await apply(id, WISHES[move.to]);
+        await w.settled(id);
+        watching.delete(id);
+        if (!struck) await apply(id, WISHES[target]);
+        await w.settled(id);
+        const found = problems(id, WISHES[target]);
+        // W32: a transition that is over was cancelled with its cleanup, or came to its end; it never failed.
+        if (w.calls.some((call) => call.subject === id && call.activity === 'undoUpgrade')) {
+          const runs = await server.runs(transitionWorkflowId(id));
+          const odd = runs.filter(
+            (status) => !['CANCELLED', 'COMPLETED', 'CONTINUED_AS_NEW'].includes(status),
+          );
+          if (odd.length > 0) found.push(`a transition ended ${odd.join(', ')}`);
+        }
+        for (const problem of found) failed.push(`${target} at call ${point + 1}: ${problem}`);
+      }),
+    );
+    expect(failed).toEqual([]);
+  });
+
+  it('keeps every router served at every commit', () => {
+    expect(w.world.violations).toEqual([]);
+  });
+});
+
+describe('T24: cancelled and upgraded again', () => {
+  it('ten times in a row leaves nothing over and works each time', async () => {
+    const id = 'ten-times';
+    await begin(id, { name: 'place', from: null, to: 'none' });
+    await w.settled(id);
+    for (let time = 0; time < 10; time++) {
+      watching.set(id, { left: 2 + (time % 6), act: () => apply(id, WISHES.none) });
+      await apply(id, WISHES.dedicated);
+      await w.settled(id);
+      await apply(id, WISHES.none);
+      await w.settled(id);
+      expect(problems(id, WISHES.none)).toEqual([]);
+    }
+    watching.delete(id);
+    await apply(id, WISHES.dedicated);
+    await w.settled(id);
+    expect(problems(id, WISHES.dedicated)).toEqual([]);
+    expect(w.world.violations).toEqual([]);
+  });
+});

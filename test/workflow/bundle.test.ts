@@ -18,7 +18,7 @@ const names = Object.keys({
 }) as (keyof Activities | keyof RunActivities)[];
 
 describe('the workflow bundle', () => {
-  it('holds every workflow that Berth starts by name', async () => {
+  it('W10: holds every workflow that Berth starts by name', async () => {
     expect(Object.keys(workflows).sort()).toEqual([
       'downgrade',
       'fleet',
@@ -30,14 +30,14 @@ describe('the workflow bundle', () => {
     for (const name of Object.keys(workflows)) expect(code).toContain(`function ${name}(`);
   });
 
-  it('calls only activities that a worker registers, and leaves none out', async () => {
+  it('W10: calls only activities that a worker registers, and leaves none out', async () => {
     const proxies = await readFile(new URL('../../src/workflows/proxies.ts', import.meta.url), 'utf8');
     const called = [...proxies.matchAll(/export const \{ (\w+) \}/g)].map((m) => m[1]);
     expect(called.length).toBeGreaterThan(10);
     expect([...called].sort()).toEqual([...names].sort());
   });
 
-  it('contains nothing of Node, Postgres, Kubernetes or a logger', () => {
+  it('W11: contains nothing of Node, Postgres, Kubernetes or a logger', () => {
     for (const forbidden of [
       '/pg/',
       '/kysely/',

@@ -158,3 +158,25 @@ describe('joinShard', () => {
     expect(act.told).toEqual(['shard free-3', 'shard free-3']);
   });
 });
+
+describe('W23: a shard of two thousand members', () => {
+  it('lets only ids, digests and counts cross into history, however many they are', async () => {
+    await world.query(`
+      insert into "Workspace" ("workspaceId", "forcedClass") select 'm' || n, 'free' from generate_series(1, 2000) n`);
+    await world.query(`
+      insert into "Connection" ("connectionId", "workspaceId", "functions")
+      select 'm' || n || '/c', 'm' || n, '${JSON.stringify(says('many'))}'::jsonb from generate_series(1, 2000) n`);
+    await world.query(`insert into berth_shard (shard_id, shard_index) values ('${shardId}', 0)`);
+    await world.query(`
+      insert into berth_side (workspace_id, deployment_id, kind, class, state, wants_route)
+      select 'm' || n, '${shardId}', 'shard', 'free', 'joining', true from generate_series(1, 2000) n`);
+    const rolled = await rollOut();
+    expect(rolled.members).toBe(2000);
+    const finished = await act.run('finishShard', { shardId, ...rolled });
+    expect(finished).toMatchObject({ kind: 'finished', recorded: 2000 });
+    expect((await world.routes('m1999')).map((route) => route.connections)).toEqual([['m1999/c']]);
+    const observed = await act.run('observe', { workspaceId: 'm7' });
+    for (const outcome of [rolled, finished, observed])
+      expect(JSON.stringify(outcome).length).toBeLessThan(2_000);
+  });
+});

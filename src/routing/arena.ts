@@ -1,6 +1,10 @@
 /**
  * Memory outside of the JavaScript heap for records of any size. The collector sees a few large buffers instead of
  * millions of small objects, so it neither copies nor marks what is held. It knows no routes and frees nothing by itself.
+ *
+ * Within a chunk, blocks follow each other without a gap. Each begins with a unit of two words: its size in units (negative
+ * when it is free), and the size of the block before it (0: none). A free block is merged with free neighbours at once, so
+ * that records that all grow find room in what they leave; a free one that is too large is split.
  */
 
 /** A record begins at a multiple of this many bytes; an address counts in these units. 31 bits of them are 16 GiB. */
@@ -12,10 +16,12 @@ const CHUNK_BITS = 23;
  */
 const CHUNK_UNITS = 2 ** CHUNK_BITS;
 const MOST_CHUNKS = 2 ** (31 - CHUNK_BITS);
-/** A record above 1 MiB has a chunk of its own, which goes with it. */
+/** A record above 1 MiB has a buffer of its own, which goes with it. */
 const LARGE_UNITS = 2 ** 17;
-/** Sizes up to this one are kept apart exactly when they are freed; larger ones in steps of about an eighth. */
-const EXACT_UNITS = 64;
+/** Room for a block's first unit, and for the links of a list once it is free. */
+const LEAST_UNITS = 2;
+/** Lists of free blocks: exact below 32 units, above that in steps of a sixteenth. The last one is of whole chunks. */
+const LISTS = listOf(CHUNK_UNITS) + 1;
 
 /** One buffer, seen in three ways. */
 export interface Chunk {
@@ -24,97 +30,196 @@ export interface Chunk {
   readonly doubles: Float64Array;
 }
 
-/** Addresses are positive integers; 0 is none. A record never moves while it is allocated. */
+/** Addresses are integers of 32 bits; 0 is none, and a negative one is large. A record never moves while it is allocated. */
 export class Arena {
-  /** By `chunkOf(address)`. */
-  chunks: Chunk[] = [];
-  /** Freed records by their size in units, to be used again. */
-  #free = new Map<number, number[]>();
-  /** Numbers of chunks that held one large record and are gone. */
-  #freeChunks: number[] = [];
-  #next = 0;
-  #end = 0;
-  #chunkUnits = 0;
+  readonly #chunks: Chunk[] = [];
+  /** By `~address`. Apart from the chunks, so that memory alone bounds their number. */
+  readonly #large: Chunk[] = [];
+  #freeLarge: number[] = [];
+  /** The first free block of each list, by the address of a record in it; 0: none. */
+  readonly #free = new Int32Array(LISTS);
+  /** One bit per list that has a block. */
+  readonly #some = new Int32Array((LISTS + 31) >> 5);
+  #largeBytes = 0;
+  #untouched = 0;
 
   /** Bytes of all buffers, used or not. */
   get byteLength(): number {
-    return this.#chunkUnits * UNIT_BYTES;
+    return this.#chunks.length * CHUNK_UNITS * UNIT_BYTES + this.#largeBytes;
   }
 
-  /** A record of at least so many units, with whatever was in it before. Throws RangeError at 16 GiB. */
+  /** Bytes that have ever been part of a record since the last `clear`: what the system had to provide. */
+  get touchedBytes(): number {
+    return this.byteLength - this.#untouched * UNIT_BYTES;
+  }
+
+  chunkAt(address: number): Chunk {
+    return (address < 0 ? this.#large[~address] : this.#chunks[address >>> CHUNK_BITS]) as Chunk;
+  }
+
+  /** A record of so many units, with whatever was in it before. Throws RangeError, changing nothing, without memory. */
   allocate(units: number): number {
-    if (units > LARGE_UNITS) return this.#addChunk(units) * CHUNK_UNITS + 1;
-    const free = this.#free.get(units)?.pop();
-    if (free !== undefined) return free;
-    if (this.#next + units > this.#end) {
-      // What is left of the last chunk is lost: less than a large record.
-      this.#next = this.#addChunk(CHUNK_UNITS) * CHUNK_UNITS + 1;
-      this.#end = this.#next + CHUNK_UNITS - 1;
+    if (units > LARGE_UNITS) return this.#allocateLarge(units);
+    const size = Math.max(units + 1, LEAST_UNITS);
+    const address = this.#findFree(size) || this.#addChunk();
+    this.#unlink(address);
+    const { words } = this.chunkAt(address);
+    const at = headOf(address);
+    const left = -(words[at] as number) - size;
+    if (left < LEAST_UNITS) {
+      words[at] = size + left;
+    } else {
+      words[at] = size;
+      this.#addFree(address + size, left, size);
     }
-    const address = this.#next;
-    this.#next += units;
+    this.#noteTouched(address, words[at] as number);
     return address;
   }
 
   /** Gives a record back; `units` as it was allocated with. */
   release(address: number, units: number): void {
     if (units > LARGE_UNITS) {
-      const number = chunkOf(address);
-      this.#chunkUnits -= units + 1;
-      this.chunks[number] = NO_CHUNK;
-      this.#freeChunks.push(number);
+      this.#largeBytes -= units * UNIT_BYTES;
+      this.#large[~address] = NO_CHUNK;
+      this.#freeLarge.push(~address);
       return;
     }
-    const same = this.#free.get(units);
-    if (same === undefined) this.#free.set(units, [address]);
-    else same.push(address);
+    const { words } = this.chunkAt(address);
+    const at = headOf(address);
+    let size = words[at] as number;
+    let first = address;
+    let before = words[at + 1] as number;
+    const next = address + size;
+    if (isWithin(address, next) && (words[headOf(next)] as number) < 0) {
+      this.#unlink(next);
+      size -= words[headOf(next)] as number;
+    }
+    if (before > 0 && (words[headOf(address - before)] as number) < 0) {
+      first = address - before;
+      this.#unlink(first);
+      size += before;
+      before = words[headOf(first) + 1] as number;
+    }
+    this.#addFree(first, size, before);
   }
 
   clear(): void {
-    this.chunks = [];
-    this.#free = new Map();
-    this.#freeChunks = [];
-    this.#next = 0;
-    this.#end = 0;
-    this.#chunkUnits = 0;
+    this.#chunks.length = 0;
+    this.#large.length = 0;
+    this.#freeLarge = [];
+    this.#free.fill(0);
+    this.#some.fill(0);
+    this.#largeBytes = 0;
+    this.#untouched = 0;
   }
 
-  #addChunk(units: number): number {
-    const number = this.#freeChunks.pop() ?? this.chunks.length;
+  #allocateLarge(units: number): number {
+    const chunk = chunkOf(units);
+    const number = this.#freeLarge.pop() ?? this.#large.length;
+    this.#large[number] = chunk;
+    this.#largeBytes += units * UNIT_BYTES;
+    return ~number;
+  }
+
+  /** A free block of at least that size, still in its list; 0: none. */
+  #findFree(size: number): number {
+    const list = listOf(size);
+    const first = this.#free[list] as number;
+    // Blocks of one list differ a little in size; those of any later one are large enough.
+    if (first !== 0 && -(this.chunkAt(first).words[headOf(first)] as number) >= size) return first;
+    const from = list + 1;
+    for (let word = from >> 5; word < this.#some.length; word += 1) {
+      let bits = this.#some[word] as number;
+      if (word === from >> 5) bits &= -1 << (from & 31);
+      if (bits !== 0) return this.#free[word * 32 + 31 - Math.clz32(bits & -bits)] as number;
+    }
+    return 0;
+  }
+
+  /** One more chunk as a free block; its address. */
+  #addChunk(): number {
+    const number = this.#chunks.length;
     if (number >= MOST_CHUNKS) throw new RangeError('the routing table holds more than 16 GiB of routes');
-    // The first unit stays unused, so that no record has the address 0.
-    const size = units === CHUNK_UNITS ? units : units + 1;
-    const buffer = new ArrayBuffer(size * UNIT_BYTES);
-    this.#chunkUnits += size;
-    this.chunks[number] = {
-      bytes: Buffer.from(buffer),
-      words: new Int32Array(buffer),
-      doubles: new Float64Array(buffer),
-    };
-    return number;
+    this.#chunks.push(chunkOf(CHUNK_UNITS));
+    // The block's own unit comes first, so that no record has the address 0.
+    const address = number * CHUNK_UNITS + 1;
+    this.#addFree(address, CHUNK_UNITS, 0);
+    this.#untouched = CHUNK_UNITS;
+    return address;
+  }
+
+  /** Puts a block in the list of its size. `before`: the size of the block in front of it. */
+  #addFree(address: number, size: number, before: number): void {
+    const { words } = this.chunkAt(address);
+    const list = listOf(size);
+    const second = this.#free[list] as number;
+    const at = headOf(address);
+    words[at] = -size;
+    words[at + 1] = before;
+    words[at + NEXT] = second;
+    words[at + PREVIOUS] = 0;
+    if (second !== 0) this.chunkAt(second).words[headOf(second) + PREVIOUS] = address;
+    this.#free[list] = address;
+    this.#some[list >> 5] = (this.#some[list >> 5] as number) | (1 << (list & 31));
+    const next = address + size;
+    if (isWithin(address, next)) words[headOf(next) + 1] = size;
+  }
+
+  #unlink(address: number): void {
+    const { words } = this.chunkAt(address);
+    const at = headOf(address);
+    const next = words[at + NEXT] as number;
+    const previous = words[at + PREVIOUS] as number;
+    if (next !== 0) this.chunkAt(next).words[headOf(next) + PREVIOUS] = previous;
+    if (previous !== 0) {
+      this.chunkAt(previous).words[headOf(previous) + NEXT] = next;
+      return;
+    }
+    const list = listOf(-(words[at] as number));
+    this.#free[list] = next;
+    if (next === 0) this.#some[list >> 5] = (this.#some[list >> 5] as number) & ~(1 << (list & 31));
+  }
+
+  /** The untouched rest is at the end of the newest chunk; that of an older one counts as touched. */
+  #noteTouched(address: number, size: number): void {
+    if (address >>> CHUNK_BITS !== this.#chunks.length - 1) return;
+    const rest = CHUNK_UNITS - (offsetOf(address) - 1 + size);
+    if (rest < this.#untouched) this.#untouched = rest;
   }
 }
 
-const EMPTY = new ArrayBuffer(0);
-const NO_CHUNK: Chunk = {
-  bytes: Buffer.from(EMPTY),
-  words: new Int32Array(EMPTY),
-  doubles: new Float64Array(EMPTY),
-};
+/** Where a free block keeps its neighbours in the list, in words from its begin on. */
+const NEXT = 2;
+const PREVIOUS = 3;
 
-export function chunkOf(address: number): number {
-  return address >>> CHUNK_BITS;
+function chunkOf(units: number): Chunk {
+  const buffer = new ArrayBuffer(units * UNIT_BYTES);
+  return {
+    bytes: Buffer.from(buffer),
+    words: new Int32Array(buffer),
+    doubles: new Float64Array(buffer),
+  };
 }
 
-/** Where in its chunk a record begins, in units. */
+const NO_CHUNK = chunkOf(0);
+
+/** Where in its buffer a record begins, in units. */
 export function offsetOf(address: number): number {
-  return address & (CHUNK_UNITS - 1);
+  return address < 0 ? 0 : address & (CHUNK_UNITS - 1);
 }
 
-/** The size to allocate for so many bytes: one of few, so that what is freed fits what comes next. */
-export function unitsFor(bytes: number): number {
-  const units = Math.ceil(bytes / UNIT_BYTES);
-  if (units <= EXACT_UNITS) return units;
-  const step = 2 ** (Math.floor(Math.log2(units)) - 3);
-  return Math.ceil(units / step) * step;
+/** The first word of the block of a record that is not large. */
+function headOf(address: number): number {
+  return ((address - 1) & (CHUNK_UNITS - 1)) * 2;
+}
+
+/** Whether the block that would follow is still in the chunk. */
+function isWithin(address: number, next: number): boolean {
+  return (address - 1) >>> CHUNK_BITS === (next - 1) >>> CHUNK_BITS;
+}
+
+function listOf(size: number): number {
+  if (size < 16) return size;
+  const exponent = 31 - Math.clz32(size);
+  return ((exponent - 3) << 4) + ((size >> (exponent - 4)) & 15);
 }

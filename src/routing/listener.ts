@@ -39,7 +39,7 @@ export interface ListenerInput {
   readonly isHeld: () => boolean;
   /** Changes when a snapshot is about to be opened: a read sent before that and answered after it is asked again. */
   readonly epoch: () => number;
-  /** Takes the live rows (none: it is gone) of each workspace that was read. */
+  /** Takes the live rows (none: it is gone) of each workspace that was read. May throw, out of memory. */
   readonly apply: (workspaceIds: readonly string[], rows: readonly WireRow[]) => void;
   readonly onNotification: () => void;
   /** Anything may have changed: refresh soon. */
@@ -258,8 +258,17 @@ export class Listener {
     }
     if (this.#closed) return;
     // Race: a snapshot opened meanwhile may be older or newer than this answer, and the newer of the two must stay.
-    if (epoch() === sentIn) this.#input.apply(ids, rows);
-    else for (const id of ids) this.#pending.add(id);
+    if (epoch() !== sentIn) {
+      for (const id of ids) this.#pending.add(id);
+      return;
+    }
+    try {
+      this.#input.apply(ids, rows);
+    } catch (error) {
+      // Some are not applied, and nothing but a refresh would name them again.
+      this.#input.onError(error as Error);
+      this.#input.onUnknownChange();
+    }
   }
 
   /** False when the other connection failed, which says nothing about ours. */

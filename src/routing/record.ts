@@ -16,8 +16,8 @@
  * nothing that must be read before.
  */
 import { CLASSES } from '../plan/model.ts';
-import { type Arena, type Chunk, chunkOf, offsetOf, UNIT_BYTES, unitsFor } from './arena.ts';
-import { encode, equalsEncoded, hashEncoded, storeEncoded, wordsFor } from './text.ts';
+import { type Arena, type Chunk, offsetOf, UNIT_BYTES } from './arena.ts';
+import { encode, encodeAsked, equalsEncoded, hashEncoded, storeEncoded, wordsFor } from './text.ts';
 
 const WORD_BYTES = 4;
 const WORDS_PER_UNIT = UNIT_BYTES / WORD_BYTES;
@@ -80,10 +80,9 @@ export interface RecordParts {
   readonly seen: number;
 }
 
-/** Stores a record and answers its address. */
+/** Stores a record and answers its address. Throws, with nothing stored, when there is no memory for it. */
 export function writeRecord(arena: Arena, parts: RecordParts): number {
-  const idBytes = encode(parts.workspaceId);
-  let textWords = wordsFor(idBytes);
+  let textWords = wordsFor(encode(parts.workspaceId));
   let words = parts.routes.length * ROUTE_WORDS;
   for (const { connections, emptyConnections } of parts.routes) {
     for (const id of connections) textWords += wordsFor(Buffer.byteLength(id));
@@ -93,11 +92,20 @@ export function writeRecord(arena: Arena, parts: RecordParts): number {
   }
   // Even, since instants take two words.
   const routesAt = HEAD_WORDS + textWords + (textWords % WORDS_PER_UNIT);
-  const units = unitsFor((routesAt + words) * WORD_BYTES);
+  const units = Math.ceil((routesAt + words) / WORDS_PER_UNIT);
   const address = arena.allocate(units);
-  const chunk = chunkAt(arena, address);
-  const base = baseOf(address);
+  try {
+    fill(arena.chunkAt(address), baseOf(address), parts, units, routesAt);
+  } catch (error) {
+    arena.release(address, units);
+    throw error;
+  }
+  return address;
+}
+
+function fill(chunk: Chunk, base: number, parts: RecordParts, units: number, routesAt: number): void {
   const { words: w } = chunk;
+  const idBytes = encode(parts.workspaceId);
   w[base] = idBytes;
   w[base + BUCKET] = parts.bucket;
   w[base + ROUTES] = parts.routes.length;
@@ -116,7 +124,6 @@ export function writeRecord(arena: Arena, parts: RecordParts): number {
   parts.routes.forEach((route, number) => {
     writeRoute(chunk, base, routeAt(w, base, number), route, free);
   });
-  return address;
 }
 
 /** Writes one route at word `at` of the chunk. `free`: the next words of the record for a text and for ids; moved on. */
@@ -168,10 +175,6 @@ function writeIndex(index: Int32Array, ids: readonly string[]): void {
 /** Words of the index of so many ids: a power of two, at least twice as many. */
 function indexSize(ids: number): number {
   return ids <= FEW ? 0 : 2 ** Math.ceil(Math.log2(2 * ids));
-}
-
-export function chunkAt(arena: Arena, address: number): Chunk {
-  return arena.chunks[chunkOf(address)] as Chunk;
 }
 
 /** The first word of a record. */
@@ -232,7 +235,7 @@ export const WITHOUT_FUNCTIONS = -1;
 
 /** Looks for a connection in a route: 1 when it has functions and needs no percent-encoding, 0 when it needs some. */
 export function findConnection(words: Int32Array, base: number, route: number, connectionId: string): number {
-  const length = encode(connectionId);
+  const length = encodeAsked(connectionId);
   const ids = words[route + IDS] as number;
   const first = base + (words[route + FIRST_ID] as number);
   const number =

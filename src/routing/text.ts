@@ -11,12 +11,29 @@ const FIRST_BYTES = 1024;
 
 let bytes = Buffer.from(new ArrayBuffer(FIRST_BYTES));
 let words = new Int32Array(bytes.buffer);
+/** Bytes of the longest text that was ever encoded to be stored. */
+let longest = 0;
 
 /**
- * Brings a text into shape; it stays until the next call. Answers its length in bytes, or -1 for a text that UTF-8 cannot
- * hold (a lone surrogate), which no id of Postgres is.
+ * Brings a text that is stored, or about to be, into shape; it stays until the next call. Answers its length in bytes, or
+ * -1 for a text that UTF-8 cannot hold (a lone surrogate), which no id of Postgres is.
  */
 export function encode(text: string): number {
+  const length = encodeAny(text);
+  if (length > longest) longest = length;
+  return length;
+}
+
+/**
+ * As `encode`, for a text that somebody asks for; -1 also for one longer than any that was stored. It is not encoded then,
+ * so that the room for it, which stays, is bounded by what the database holds.
+ */
+export function encodeAsked(text: string): number {
+  // Each code unit takes at least one byte.
+  return text.length > longest ? -1 : encodeAny(text);
+}
+
+function encodeAny(text: string): number {
   // No character takes more than three bytes per code unit.
   if (text.length * 3 + PADDING > bytes.length) makeRoom(text.length * 3 + PADDING);
   const length = bytes.write(text, 'utf8');

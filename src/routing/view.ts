@@ -10,7 +10,7 @@ import { type Deployment, Deployments } from './deployments.ts';
 import * as record from './record.ts';
 import { firstSlot, nextSlot, SEGMENTS, Slots, segmentOf } from './slots.ts';
 import { BUCKETS, type WireRow, type WireSum } from './source.ts';
-import { encode, hashEncoded } from './text.ts';
+import { encode, encodeAsked, hashEncoded } from './text.ts';
 
 /** A row that is routed safely although something is wrong with it. */
 export interface BadRow {
@@ -53,12 +53,12 @@ export class View {
   find(workspaceId: string): number {
     // Nothing else is an id, whatever a caller without types asks.
     if (typeof workspaceId !== 'string') return 0;
-    const length = encode(workspaceId);
+    const length = encodeAsked(workspaceId);
     return this.#find(hashEncoded(length), length);
   }
 
   chunkAt(address: number): Chunk {
-    return record.chunkAt(this.#arena, address);
+    return this.#arena.chunkAt(address);
   }
 
   deployment(number: number): Deployment | undefined {
@@ -96,7 +96,10 @@ export class View {
     });
   }
 
-  /** Makes `rows` (all live ones of that workspace) its state; none: it vanishes. True when that changed anything. */
+  /**
+   * Makes `rows` (all live ones of that workspace) its state; none: it vanishes. True when that changed anything. Throws,
+   * with everything as it was, when there is no memory for them.
+   */
   replace(workspaceId: string, rows: readonly WireRow[], seen: number): boolean {
     const length = encode(workspaceId);
     const hash = hashEncoded(length);
@@ -126,15 +129,8 @@ export class View {
         return false;
       }
     }
-    const routes: record.RouteParts[] = [];
-    for (const row of rows) {
-      const route = this.#toRoute(row);
-      if (route !== undefined) routes.push(route);
-    }
     // Order: the old record is released after the new one is written, so that a deployment both name is not forgotten.
-    const bucket = first[8];
-    const parts = { workspaceId, routes, bucket, rows: rows.length, high, low, seen };
-    const address = record.writeRecord(this.#arena, parts);
+    const address = this.#write(rows, { workspaceId, bucket: first[8], rows: rows.length, high, low, seen });
     if (old === 0) this.#slots.add(hash, address);
     else {
       this.#slots.move(hash, old, address);
@@ -199,6 +195,20 @@ export class View {
       if (segment[slot] !== hash) continue;
       const { words } = this.chunkAt(address);
       if (record.isRecordOfEncoded(words, record.baseOf(address), length)) return address;
+    }
+  }
+
+  #write(rows: readonly WireRow[], parts: Omit<record.RecordParts, 'routes'>): number {
+    const routes: record.RouteParts[] = [];
+    try {
+      for (const row of rows) {
+        const route = this.#toRoute(row);
+        if (route !== undefined) routes.push(route);
+      }
+      return record.writeRecord(this.#arena, { ...parts, routes });
+    } catch (error) {
+      for (const { deployment } of routes) this.#deployments.forget(deployment);
+      throw error;
     }
   }
 

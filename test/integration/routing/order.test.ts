@@ -1,7 +1,8 @@
 /** Orders of answers that a busy machine meets once a year, made to happen. */
 import pg from 'pg';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import type { RoutingTable } from '../../../src/routing/index.ts';
+import { View } from '../../../src/routing/view.ts';
 import { NEVER, until, useWorld, where } from './support.ts';
 
 const world = useWorld();
@@ -182,6 +183,29 @@ describe('the first load', () => {
       await until('the change', () => where(table, 'w') === '1');
       expect(table.metrics().refreshes).toBe(1);
     }));
+});
+
+describe('a notified change that cannot be applied', () => {
+  it('is told of, ends nothing, and is repaired by a refresh at once', async () => {
+    await world.put('w', 'free', { deploymentId: '0' });
+    const table = await world.open(NEVER);
+    const errors: string[] = [];
+    table.on('error', (error) => errors.push(error.message));
+    const failing = vi.spyOn(View.prototype, 'replace').mockImplementationOnce(() => {
+      throw new RangeError('no memory');
+    });
+    try {
+      await world.put('w', 'free', { deploymentId: '1' });
+      await until('the change', () => where(table, 'w') === '1');
+    } finally {
+      failing.mockRestore();
+    }
+    await until('the refresh', () => table.metrics().refreshes > 1);
+    expect(errors).toEqual(['no memory']);
+    expect(table.metrics().failedRefreshes).toBe(0);
+    await world.put('w', 'free', { deploymentId: '2' });
+    await until('the next change', () => where(table, 'w') === '2');
+  });
 });
 
 describe('a question that is not answered', () => {

@@ -1,5 +1,6 @@
 /** The view against a plain Map, through so many changes that its tables grow and its memory is used again. */
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
+import { Arena } from '../../../src/routing/arena.ts';
 import { BUCKETS, type WireRow, type WireSum } from '../../../src/routing/source.ts';
 import { View } from '../../../src/routing/view.ts';
 
@@ -80,5 +81,22 @@ describe('the view', { timeout: 60_000 }, () => {
     view.replace('large', [], 1);
     expect(view.byteLength).toBe(before);
     expect(view.explain('small')[0]?.connections).toHaveLength(3);
+  });
+
+  it('is as it was, with no deployment counted, when a record cannot be written', () => {
+    const view = new View(() => {});
+    view.replace('w', [row('w', 1, 1)], 1);
+    const failing = vi.spyOn(Arena.prototype, 'allocate').mockImplementation(() => {
+      throw new RangeError('no memory');
+    });
+    try {
+      expect(() => view.replace('w', [row('w', 2, 1)], 1)).toThrow('no memory');
+    } finally {
+      failing.mockRestore();
+    }
+    expect(view.explain('w')[0]?.deploymentId).toBe('d1');
+    // The number of d2 would still be taken if it counted.
+    view.replace('w', [row('w', 3, 1)], 1);
+    expect([0, 1, 2].map((number) => view.deployment(number)?.id)).toEqual([undefined, 'd3', undefined]);
   });
 });

@@ -177,11 +177,13 @@ export class BerthClient {
 
   async #nudge(workspaceId: string): Promise<void> {
     await this.#reached(() =>
-      this.#client.workflow.signalWithStart('workspace', {
-        ...this.#startOptions(workspaceId),
-        signal: nudged,
-        signalArgs: [],
-      }),
+      this.#client.withDeadline(Date.now() + this.#deadlineMs, () =>
+        this.#client.workflow.signalWithStart('workspace', {
+          ...this.#startOptions(workspaceId),
+          signal: nudged,
+          signalArgs: [],
+        }),
+      ),
     );
   }
 
@@ -291,7 +293,7 @@ function translate(error: unknown, deadlineMs: number): unknown {
   if (error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || grpc?.code === DEADLINE_EXCEEDED)
     return new OperatorError(
       'outcome-unknown',
-      `no worker answered within ${deadlineMs} ms; the change is queued and is applied once when a worker is back (check that \`berth worker\` runs)`,
+      `no answer within ${deadlineMs} ms; what reached Temporal is queued and is applied once when a worker is back (check that \`berth worker\` runs and that Temporal is reachable); calling again with the same value is safe`,
       {},
       error,
     );

@@ -1,4 +1,4 @@
-import type { Connection } from '@temporalio/client';
+import { Client, Connection } from '@temporalio/client';
 import { pino } from 'pino';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { connectClient } from '../../../src/client/connect.ts';
@@ -219,6 +219,64 @@ describe('a running worker', () => {
       await db.admin.query('drop view "Workspace"');
       await db.admin.query('alter table workspace_source rename to "Workspace"');
     }
+  });
+});
+
+describe('a worker that is stopped', () => {
+  it('W14: in the middle of a long activity lets it finish, and another one goes on at once', async () => {
+    await db.admin.query(
+      `insert into "Workspace" ("workspaceId", "forcedClass") values ('stopped', 'dedicated')`,
+    );
+    await db.admin.query(
+      `insert into "Connection" ("connectionId", "workspaceId", "functions")
+        values ('stopped/c', 'stopped', '[{"id": "f", "code": "export default (e) => e;"}]')`,
+    );
+    let applies = 0;
+    let ended = 0;
+    const apply = async (...args: Parameters<LocalCluster['apply']>) => {
+      applies++;
+      await new Promise((resolve) => setTimeout(resolve, 3_000));
+      const outcome = await cluster.apply(...args);
+      ended++;
+      return outcome;
+    };
+    const slow = new Proxy(cluster, {
+      get: (whole, name) => {
+        const value: unknown = name === 'apply' ? apply : Reflect.get(whole, name, whole);
+        return typeof value === 'function' ? value.bind(whole) : value;
+      },
+    });
+    const first = await start({ cluster: slow });
+    await berth.connectionsChanged('stopped');
+    await eventually('it applies', async () => applies === 1);
+    const stopping = first.stop();
+    await start();
+    await stopping;
+    expect(ended).toBe(1);
+    expect(await berth.waitUntilSettled('stopped', { timeoutMs: 30_000 })).toBe(true);
+    expect(applies).toBe(1);
+    const { rows } = await db.admin.query(
+      `select "class" from "FunctionsServer" where "workspaceId" = 'stopped' and not "deleted"`,
+    );
+    expect(rows).toEqual([{ class: 'dedicated' }]);
+  });
+});
+
+describe('without Temporal', () => {
+  it('W31: a change of a subscription is one clear error of the caller, and is recorded by the next try', async () => {
+    const away = new Client({ connection: Connection.lazy({ address: '127.0.0.1:1' }) });
+    const cut = new BerthClient({ client: away, deadlineMs: 2_000 });
+    for (const call of [
+      () => cut.subscriptionChanged('cut', 'active'),
+      () => cut.connectionsChanged('cut'),
+    ]) {
+      const problem = await problemOf(call());
+      expect(['temporal-unavailable', 'outcome-unknown']).toContain(problem.code);
+      expect(problem.verdict).toBe('retry');
+    }
+    await away.connection.close();
+    await start();
+    expect(await berth.subscriptionChanged('cut', 'active')).toEqual({ kind: 'recorded' });
   });
 });
 

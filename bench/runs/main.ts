@@ -35,7 +35,7 @@ const CELLS: Readonly<Record<string, (context: Context) => Promise<void>>> = {
   B7: zombies,
 };
 
-/** Full takes about 25 minutes; the long cells (B2, B3, B5, B6) are repeated less than B1 and B4. */
+/** Full takes about half an hour with two repeats (`--repeats 2`); the long cells (B2, B3, B5, B6) are repeated less than B1 and B4. */
 const FULL: Sizes = {
   repeats: 3,
   burnDown: 50_000,

@@ -47,7 +47,14 @@ async function findStrays(dev: Dev): Promise<{ clean: readonly string[]; strays:
     const clean = await leftoverFinder(dev, pool)();
     const owner = { kind: 'workspace', id: MOVING } as const;
     const { digest, parts } = buildParts(OWN, [{ workspaceId: MOVING, connections: [] }]);
-    await dev.cluster.apply({ deploymentId: OWN, owner, class: 'dedicated', configDigest: digest, parts, fence: 1 });
+    await dev.cluster.apply({
+      deploymentId: OWN,
+      owner,
+      class: 'dedicated',
+      configDigest: digest,
+      parts,
+      fence: 1,
+    });
     await pool.query(
       `insert into "FunctionsServer" ("workspaceId", "class", "deploymentId") values ('stray', 'premium', 'ws-stray')`,
     );

@@ -1,7 +1,8 @@
 /**
  * T7, W32: the wish changes at every activity call of every move, on a real server with delays scaled down by one
- * factor. The points come from an undisturbed run of the move, every one of them is tried, and the wish it changes to
- * takes turns, so that every target occurs in every move. All cases run side by side, each with a shard of its own.
+ * factor. The points are the activity calls of an undisturbed run of the move (timers lie between them); every one of
+ * them is tried, and the wish it changes to takes turns among all that lead elsewhere. All cases run side by side, each
+ * with a shard of its own.
  */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ownDeploymentId } from '../../src/plan/names.ts';
@@ -85,10 +86,11 @@ describe.concurrent('a wish that changes at any activity call', () => {
     const points = callsOf(recorded) - before;
     expect(points).toBeGreaterThan(3);
 
-    const cases = Array.from({ length: Math.max(points, TARGETS.length) }, (_, i) => ({
+    const targets = TARGETS.filter((target) => target !== move.to);
+    const cases = Array.from({ length: Math.max(points, targets.length) }, (_, i) => ({
       id: `${name}-${i}`,
       point: i % points,
-      target: TARGETS[i % TARGETS.length] ?? 'none',
+      target: targets[i % targets.length] ?? 'none',
     }));
     const failed: string[] = [];
     await Promise.all(
@@ -108,9 +110,8 @@ describe.concurrent('a wish that changes at any activity call', () => {
         await apply(id, WISHES[move.to]);
         await w.settled(id);
         watching.delete(id);
-        if (!struck) await apply(id, WISHES[target]);
-        await w.settled(id);
         const found = problems(id, WISHES[target]);
+        if (!struck) found.push('the call was never reached');
         // W32: a transition that is over was cancelled with its cleanup, or came to its end; it never failed.
         if (w.calls.some((call) => call.subject === id && call.activity === 'undoUpgrade')) {
           const runs = await server.runs(transitionWorkflowId(id));
@@ -124,8 +125,10 @@ describe.concurrent('a wish that changes at any activity call', () => {
     );
     expect(failed).toEqual([]);
   });
+});
 
-  it('keeps every router served at every commit', () => {
+describe('every router', () => {
+  it('is served at every commit of all that', () => {
     expect(w.world.violations).toEqual([]);
   });
 });

@@ -64,7 +64,7 @@ describe('W12: of two calls side by side, the one that nobody awaits fails first
 });
 
 describe('W34: bad stored data makes workflow code throw a TypeError', () => {
-  it('fails the workflow task where everybody sees it, not the workflow, and goes on once it is mended', async () => {
+  it('fails the workflow task where everybody sees it, not the workflow; a new run goes on from the rows once it is mended', async () => {
     await server.place('w34', null);
     let broken = true;
     server.overrides.set('w34', (activity) =>

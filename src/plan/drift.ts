@@ -161,7 +161,10 @@ export interface AlarmRules {
   readonly fleetMaxShrinkPercent: number;
   /** Fewer than this many never raise the alarm: in a small installation every removal is a large share. */
   readonly fleetMinShrink: number;
-  /** An operator has confirmed that so few workspaces are right; null: nobody has. */
+  /**
+   * An operator's word that about so many workspaces are right; null: nobody gave one. It excuses workspaces that are
+   * missing, and their connections, only while the count is near it; take it out once the alarm is over.
+   */
   readonly fleetConfirmedWorkspaces: number | null;
 }
 
@@ -170,17 +173,26 @@ export function isSuspicious(gone: number, of: number, rules: AlarmRules): boole
   return gone >= rules.fleetMinShrink && gone * 100 > of * rules.fleetMaxShrinkPercent;
 }
 
+/** The count is what an operator confirmed, or a little more: new workspaces come while the word stands. */
+function isConfirmed(workspaces: number, rules: AlarmRules): boolean {
+  const { fleetConfirmedWorkspaces: confirmed, fleetMaxShrinkPercent, fleetMinShrink } = rules;
+  if (confirmed === null) return false;
+  const room = Math.max(fleetMinShrink, (confirmed * fleetMaxShrinkPercent) / 100);
+  return workspaces >= confirmed && workspaces <= confirmed + room;
+}
+
 /** Why nothing may be removed on the word of these wishes; null: they are plausible. `last` null: the first pass. */
 export function censusAlarm(last: Census | null, now: Census, rules: AlarmRules): string | null {
-  const confirmed = rules.fleetConfirmedWorkspaces;
-  if (confirmed !== null && now.workspaces >= confirmed) return null;
+  const confirmed = isConfirmed(now.workspaces, rules);
   const remedy = `bring them back, or confirm with limits.fleetConfirmedWorkspaces: ${now.workspaces}`;
-  if (isSuspicious(now.unknown, now.routed, rules))
+  if (!confirmed && isSuspicious(now.unknown, now.routed, rules))
     return `${now.unknown} of ${now.routed} routed workspaces have no row in "Workspace"; ${remedy}`;
   if (last === null) return null;
+  // With fewer workspaces come fewer connections; what is missing beyond that nobody has confirmed.
+  const share = confirmed && last.workspaces > 0 ? Math.min(1, now.workspaces / last.workspaces) : 1;
   for (const [table, before, after] of [
-    ['Workspace', last.workspaces, now.workspaces],
-    ['Connection', last.connections, now.connections],
+    ['Workspace', confirmed ? now.workspaces : last.workspaces, now.workspaces],
+    ['Connection', Math.floor(last.connections * share), now.connections],
   ] as const)
     if (isSuspicious(before - after, before, rules))
       return `"${table}" holds ${after} live rows, ${before - after} fewer than the ${before} of the last pass; ${remedy}`;

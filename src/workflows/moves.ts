@@ -61,6 +61,7 @@ async function settleOn(
     if (handedOff.kind === 'wishChanged') throw new WishChanged(handedOff.why);
     if (handedOff.kind !== 'behind') return;
     stage.note(handedOff.why);
+    stage.checkpoint();
   }
 }
 

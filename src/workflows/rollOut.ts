@@ -2,13 +2,13 @@
  * Rolling an own deployment out with the newest edit, and keeping it fresh while a transition waits. It moves no route:
  * a rollout that fails or never ends leaves every route as it is.
  */
-import { CancellationScope, condition } from '@temporalio/workflow';
+import { condition } from '@temporalio/workflow';
 import type { Blocked } from '../errors.ts';
 import type { OwnClass } from '../plan/model.ts';
 import { alongside, Interruption, WishChanged } from './interruptions.ts';
-import { applyOwn, awaitOwnRollout, nudgeShards, type RolloutOutcome } from './proxies.ts';
+import { applyOwn, awaitOwnRollout, type RolloutOutcome } from './proxies.ts';
 import { ShownRollout } from './shownRollout.ts';
-import { type MoveContext, pauseAfter, unblocked, waitFor } from './steps.ts';
+import { type MoveContext, pauseAfter, tellShards, unblocked, waitFor } from './steps.ts';
 
 /** An edit has made the rollout under way old. */
 class Edited extends Interruption {}
@@ -102,15 +102,6 @@ async function unlessEdited<T>(
   } catch (error) {
     if (error instanceof Edited) return 'edited';
     throw error;
-  }
-}
-
-/** Tells every shard that serves the workspace of each edit. Not cancellable, or the edit would be lost to the shard. */
-async function tellShards({ workspaceId, stage: { ears } }: MoveContext, contained: number): Promise<void> {
-  for (let told = contained; ; ) {
-    await condition(() => ears.edits !== told);
-    told = ears.edits;
-    await CancellationScope.nonCancellable(() => nudgeShards({ workspaceId }));
   }
 }
 

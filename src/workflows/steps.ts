@@ -4,7 +4,8 @@
  */
 import { CancellationScope, condition, sleep } from '@temporalio/workflow';
 import { type Blocked, isBlocked } from '../errors.ts';
-import { deleteOwn } from './proxies.ts';
+import { alongside } from './interruptions.ts';
+import { deleteOwn, nudgeShards } from './proxies.ts';
 import type { Stage, WaitDetail } from './stage.ts';
 
 export interface MoveContext {
@@ -81,25 +82,40 @@ export async function waitForShard(
   return ears.rolls !== rolls;
 }
 
+/** Tells every shard that serves the workspace of each edit. Not cancellable, or the edit would be lost to the shard. */
+export async function tellShards(
+  { workspaceId, stage: { ears } }: MoveContext,
+  contained: number,
+): Promise<void> {
+  for (let told = contained; ; ) {
+    await condition(() => ears.edits !== told);
+    told = ears.edits;
+    await CancellationScope.nonCancellable(() => nudgeShards({ workspaceId }));
+  }
+}
+
 /**
  * Deletes own deployments that were let go. Past the point of no return, so it is not cancellable. Answers why one
- * stays, which only a new plan can judge; null when all are gone.
+ * stays, which only a new plan can judge; null when all are gone. A deletion may hang for hours on somebody's finalizer,
+ * so the shard is told of edits meanwhile; whatever came before is told once more.
  * Order: after `keepingFresh` has ended, so that no apply under way brings back what is deleted.
  */
 export async function deleteLetGo(
-  { workspaceId, stage }: MoveContext,
+  context: MoveContext,
   deploymentIds: readonly string[],
   transition: string,
 ): Promise<string | null> {
+  const { workspaceId, stage } = context;
   const stays: string[] = [];
-  await CancellationScope.nonCancellable(async () => {
+  const deleteAll = async () => {
     for (const deploymentId of deploymentIds) {
       const why = await deleteOne(workspaceId, stage, deploymentId, transition);
       if (why !== null) stays.push(why);
       stage.note(why ?? `${deploymentId} is deleted`);
       stage.go();
     }
-  });
+  };
+  await CancellationScope.nonCancellable(() => alongside(deleteAll, () => tellShards(context, 0)));
   return stays.length === 0 ? null : stays.join('; ');
 }
 

@@ -29,6 +29,7 @@ async function run(context: TransitionContext, to: OwnClass): Promise<string | n
   while (handedOff.kind === 'behind') {
     // The shard was faster with an edit: a router that has seen its new connection must find it on the new route too.
     stage.note(handedOff.why);
+    stage.checkpoint();
     contained = await rollOutOwn(context, to);
     handedOff = await unblocked(stage, give);
   }

@@ -123,3 +123,30 @@ describe('W28: fifty workspaces at once, the worker replaced midway', () => {
     expect(w.world.violations).toEqual([]);
   });
 });
+
+describe('an edit while the old deployment hangs in its deletion', () => {
+  it('reaches the shard and the route all the same, before the deletion is over', async () => {
+    await server.place('hangs', 'active');
+    let held = true;
+    server.overrides.set('hangs', (activity) =>
+      activity === 'deleteOwn' && held
+        ? { kind: 'deleting', left: ['Deployment'], why: 'held by a finalizer, says the test' }
+        : undefined,
+    );
+    await w.pays('hangs', null);
+    await reached('hangs', 'deleteOwn');
+    await w.change('hangs', (world) => world.connect('hangs', 'hangs-d', 'v1'));
+    await w.until(
+      'the free route lists the new connection',
+      () =>
+        w.world.liveRows('hangs').some((row) => row.class === 'free' && row.connections.includes('hangs-d')),
+      50,
+      20_000,
+    );
+    expect(w.world.deployments.has(ownDeploymentId('hangs'))).toBe(true);
+    held = false;
+    await w.nudge('hangs');
+    await w.settled('hangs');
+    expect(w.world.deployments.has(ownDeploymentId('hangs'))).toBe(false);
+  });
+});

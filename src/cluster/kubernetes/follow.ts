@@ -1,7 +1,7 @@
 /**
  * Follows all Deployments and Services of this installation with one list and one watch each: says which deployments'
- * objects are not as they were. It holds the last state of each, so that a lost connection hides nothing. It judges
- * nothing and changes nothing.
+ * objects are not as they were. It holds the last state of each, so that a connection that is lost and made again hides
+ * nothing; what changed before the first list, the fleet's pass finds. It judges nothing and changes nothing.
  */
 import { OperatorError } from '../../errors.ts';
 import type { LiveObject } from '../../plan/drift.ts';
@@ -37,7 +37,9 @@ export async function* follow(context: Context, signal: AbortSignal): AsyncGener
     changed.add(deploymentId);
     bell.ring();
   };
-  const streams = FOLLOWED.map(([kind, resource]) => new Stream(context, kind, resource, tell, stop.signal));
+  const streams = FOLLOWED.map(
+    ([kind, resource]) => new Stream(context, kind, resource, tell, () => bell.ring(), stop.signal),
+  );
   let refused: unknown = null;
   const running = streams.map((stream) =>
     stream.run().catch((error: unknown) => {
@@ -49,7 +51,8 @@ export async function* follow(context: Context, signal: AbortSignal): AsyncGener
     while (!stop.signal.aborted) {
       bell.reset();
       if (refused !== null) throw refused;
-      if (changed.size === 0) {
+      // What is not listed yet is not known to be missing.
+      if (changed.size === 0 || !streams.every((stream) => stream.listed)) {
         await bell.rung(IDLE_MS, stop.signal);
         await pause(COALESCE_MS, stop.signal);
         continue;
@@ -85,6 +88,7 @@ class Stream {
   readonly #kind: Kind;
   readonly #resource: Resource;
   readonly #tell: (deploymentId: string) => void;
+  readonly #onListed: () => void;
   readonly #signal: AbortSignal;
   #objects = new Map<string, LiveObject>();
   /** Null: a list is due. */
@@ -96,13 +100,20 @@ class Stream {
     kind: Kind,
     resource: Resource,
     tell: (deploymentId: string) => void,
+    onListed: () => void,
     signal: AbortSignal,
   ) {
     this.#context = context;
     this.#kind = kind;
     this.#resource = resource;
     this.#tell = tell;
+    this.#onListed = onListed;
     this.#signal = signal;
+  }
+
+  /** Its first list has come: what it does not hold is not there. */
+  get listed(): boolean {
+    return this.#listed;
   }
 
   get(deploymentId: string): LiveObject | undefined {
@@ -143,6 +154,7 @@ class Stream {
       for (const name of new Set([...before.keys(), ...this.#objects.keys()]))
         if (!same(before.get(name), this.#objects.get(name))) this.#tell(name);
     this.#listed = true;
+    this.#onListed();
     return resourceVersion;
   }
 

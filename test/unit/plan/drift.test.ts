@@ -224,6 +224,17 @@ describe('censusAlarm', () => {
     expect(censusAlarm(census(), few, confirmed(40))).toBeNull();
     expect(censusAlarm(census(), few, confirmed(41))).not.toBeNull();
   });
+
+  it('is not ended by a word that was given for other numbers, nor for what it does not speak of', () => {
+    const confirmed = { ...limits, fleetConfirmedWorkspaces: 40 };
+    // Long after: many workspaces, and a view of connections that broke.
+    expect(censusAlarm(census(), census({ connections: 0 }), confirmed)).toContain('"Connection" holds 0');
+    expect(censusAlarm(census(), census({ unknown: 50 }), confirmed)).toContain('50 of 100 routed');
+    expect(censusAlarm(census(), census({ workspaces: 60 }), confirmed)).toContain('"Workspace" holds 60');
+    // So few workspaces are right, but not that none of them has a connection left.
+    const few = census({ workspaces: 40, connections: 0 });
+    expect(censusAlarm(census(), few, confirmed)).toContain('"Connection" holds 0');
+  });
 });
 
 describe('the plan of a workspace whose own objects drifted', () => {

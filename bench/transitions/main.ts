@@ -107,7 +107,7 @@ if (wants('many')) {
       {
         figure: 'events sent meanwhile, lost',
         goal: '0 lost',
-        value: `${many.sent} sent, ${many.losses.length} lost`,
+        value: `${many.sent} sent, ${many.retried} retries, ${many.losses.length} lost`,
       },
     );
     for (const loss of many.losses.slice(0, 20)) process.stderr.write(`  lost: ${loss}\n`);

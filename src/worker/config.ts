@@ -46,7 +46,10 @@ export interface Config {
      * bursts take longer.
      */
     readonly concurrentActivities: number;
-    /** Workflows kept in memory by one worker. */
+    /**
+     * Workflows kept in memory by one worker, each 2 to 3 MB. Larger: more memory. Smaller: a workflow that hears something
+     * is replayed from its history first, some milliseconds for one of Berth's.
+     */
     readonly cachedWorkflows: number;
   };
   /** How often the fleet pass runs. */
@@ -282,7 +285,7 @@ function assemble(content: FileContent, timeScale: number): Config | string[] {
       fleetMinShrink: content.limits?.fleetMinShrink ?? 10,
       fleetConfirmedWorkspaces: content.limits?.fleetConfirmedWorkspaces ?? null,
       concurrentActivities: content.limits?.concurrentActivities ?? 200,
-      cachedWorkflows: content.limits?.cachedWorkflows ?? 500,
+      cachedWorkflows: content.limits?.cachedWorkflows ?? 100,
     },
     fleetEveryMs,
     runs: runs.runs,

@@ -106,6 +106,7 @@ export async function deleteLetGo(
   transition: string,
 ): Promise<string | null> {
   const { workspaceId, stage } = context;
+  if (deploymentIds.length === 0) return null;
   const stays: string[] = [];
   const deleteAll = async () => {
     for (const deploymentId of deploymentIds) {

@@ -4,6 +4,7 @@
  * them is tried, and the wish it changes to takes turns among all that lead elsewhere. All cases run side by side, each
  * with a shard of its own.
  */
+import { WorkflowNotFoundError } from '@temporalio/client';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ownDeploymentId } from '../../src/plan/names.ts';
 import { transitionWorkflowId } from '../../src/workflows/messages.ts';
@@ -54,6 +55,16 @@ async function begin(id: string, move: (typeof MOVES)[number]): Promise<void> {
   }
   await apply(id, WISHES[move.to]);
 }
+
+/** Calls at the end of a move that another run of it may do without. */
+const SPARE_CALLS = 2;
+
+/** A place that is given up undoes its deployment without a transition. */
+const transitionRuns = (id: string): Promise<string[]> =>
+  server.runs(transitionWorkflowId(id)).catch((error: unknown) => {
+    if (error instanceof WorkflowNotFoundError) return [];
+    throw error;
+  });
 
 const callsOf = (id: string) => w.calls.filter((call) => call.subject === id).length;
 
@@ -110,11 +121,17 @@ describe.concurrent('a wish that changes at any activity call', () => {
         await apply(id, WISHES[move.to]);
         await w.settled(id);
         watching.delete(id);
-        const found = problems(id, WISHES[target]);
-        if (!struck) found.push('the call was never reached');
+        const found: string[] = [];
+        if (!struck) {
+          // A wait that ended a moment sooner asks once less: then the change comes right after the end.
+          if (point < points - SPARE_CALLS) found.push('the call was never reached');
+          await apply(id, WISHES[target]);
+          await w.settled(id);
+        }
+        found.push(...problems(id, WISHES[target]));
         // W32: a transition that is over was cancelled with its cleanup, or came to its end; it never failed.
         if (w.calls.some((call) => call.subject === id && call.activity === 'undoUpgrade')) {
-          const runs = await server.runs(transitionWorkflowId(id));
+          const runs = await transitionRuns(id);
           const odd = runs.filter(
             (status) => !['CANCELLED', 'COMPLETED', 'CONTINUED_AS_NEW'].includes(status),
           );

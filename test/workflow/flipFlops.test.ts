@@ -1,6 +1,6 @@
 /**
- * Wishes that flip and flip back in every phase, on a real server: the time-skipping one lets a workflow cancel a child
- * id only once. The delays are scaled down by one factor, so every inequality between them still holds.
+ * Wishes that flip, or flip and flip back, in every phase, on a real server: the time-skipping one lets a workflow cancel
+ * a child id only once, and holds its clock for good when a cancellation crosses a completion. The delays are scaled down by one factor, so every inequality between them still holds.
  */
 import { TestWorkflowEnvironment } from '@temporalio/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -64,10 +64,12 @@ async function place(id: string, paymentStatus: string | null): Promise<void> {
 
 /** The move, when the wish flips: the point that is reached, and how long after it. */
 const cases: readonly (readonly ['upgrade' | 'downgrade', string, string, number])[] = [
+  ['upgrade', 'at the first look', 'observe', 0],
   ['upgrade', 'while the own rollout is under way', 'applyOwn', 0],
   ['upgrade', 'right after the handoff', 'handOff', 0],
   ['upgrade', 'in the middle of the drain', 'handOff', 400],
   ['upgrade', 'while the free route is being retired', 'retireOthers', 0],
+  ['downgrade', 'at the first look', 'observe', 0],
   ['downgrade', 'before the shard is rolled out', 'joinShard', 0],
   ['downgrade', 'right after the free route is recorded', 'free route', 0],
   ['downgrade', 'in the middle of the drain', 'free route', 1_000],
@@ -101,6 +103,17 @@ describe.concurrent('a wish that flips and flips back', () => {
         await w.settled(id);
         await expectSettledOn(id, move === 'upgrade' ? 'dedicated' : 'free');
       });
+
+    it(`once during a ${move} ${phase} ends where it began`, async () => {
+      const id = `w-${index}-once`;
+      await place(id, from);
+      await w.pays(id, to);
+      await reached(id, point);
+      await w.pass(afterMs);
+      await w.pays(id, from);
+      await w.settled(id);
+      await expectSettledOn(id, move === 'upgrade' ? 'free' : 'dedicated');
+    });
   });
 
   it('ten times, each at another moment, ends where the last one leads', async () => {

@@ -175,7 +175,11 @@ describe('without a worker', () => {
       args: [{ maxNudges: 10, everyMs: 86_400_000 }],
     });
     expect(passed).toMatchObject({ repaired: 0, orphans: 0, removed: 0, alarm: null });
-    const pass = f.api.requests.slice(begun).filter(({ url }) => !url.includes('watch=true'));
+    // `edited` is still blocked by the field somebody owns, and asks for its own objects now and then.
+    const blocked = ownDeploymentId('edited');
+    const pass = f.api.requests
+      .slice(begun)
+      .filter(({ url }) => !url.includes('watch=true') && !url.includes(blocked));
     for (const { method, url } of pass)
       expect([method, url]).toEqual(['GET', expect.stringMatching(/limit=\d+/)]);
     // Deployments, Services, autoscalers, budgets, config parts: a page of each.

@@ -143,13 +143,14 @@ async function settled(context: ScriptContext, workspaceId: string, expected: Cl
   );
 }
 
-/** The transition of the moving workspace is in this phase. */
+/** The transition of the moving workspace is in this phase, or the whole move is over: hasty delays are soon past. */
 async function phase(context: ScriptContext, workflow: string, name: string): Promise<void> {
   await until(
     `phase ${name} of the ${workflow}`,
     async () => {
-      const { transition } = await context.client.describe(MOVING);
-      return transition?.workflow === workflow && transition.phase === name ? true : undefined;
+      const { transition, settled: isSettled } = await context.client.describe(MOVING);
+      const isInPhase = transition?.workflow === workflow && transition.phase === name;
+      return isInPhase || isSettled ? true : undefined;
     },
     { signal: context.signal, timeoutMs: ROLLOUT_MS },
   );

@@ -285,7 +285,7 @@ function assemble(content: FileContent, timeScale: number): Config | string[] {
       fleetMinShrink: content.limits?.fleetMinShrink ?? 10,
       fleetConfirmedWorkspaces: content.limits?.fleetConfirmedWorkspaces ?? null,
       concurrentActivities: content.limits?.concurrentActivities ?? 200,
-      cachedWorkflows: content.limits?.cachedWorkflows ?? 100,
+      cachedWorkflows: content.limits?.cachedWorkflows ?? 250,
     },
     fleetEveryMs,
     runs: runs.runs,

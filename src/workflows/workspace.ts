@@ -97,8 +97,6 @@ async function untilSettled(context: MoveContext, adoption: Adoption): Promise<v
       if (orphan !== null) {
         stage.note(`adopts the ${orphan.move.kind} that is under way`);
         stays = await accompany(context, orphan, observed, heard);
-        // It may have ended late, after the run that started it had left another one behind.
-        mayHaveOrphan = true;
         continue;
       }
     }
@@ -183,11 +181,9 @@ async function listen(
   // An adopted transition may have been started for another wish.
   judge(observed);
   let told = observed.wish?.configDigest;
-  // An edit came before the move, and a side that serves has not got it yet. The short moves begin with the newest, but
-  // for those that only delete. What an adopted transition was told is not known.
-  const onlyDeletes = move.kind === 'finish' || move.kind === 'discard';
-  const isBehind = (isTransition(move) || onlyDeletes) && hasStaleSide(observed);
-  if (isBehind || (isTransition(move) && under.isAdopted)) await under.tell(true);
+  // An edit came before the move, and a side that serves has not got it yet; the short moves begin with the newest. What
+  // an adopted transition was told is not known.
+  if (isTransition(move) && (under.isAdopted || hasStaleSide(observed))) await under.tell(true);
   for (let heard = since; ; ) {
     await condition(() => ears.nudges !== heard);
     // Short moves look at their own history; while a transition runs, this is the only place.

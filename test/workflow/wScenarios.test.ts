@@ -149,31 +149,4 @@ describe('an edit while the old deployment hangs in its deletion', () => {
     await w.settled('hangs');
     expect(w.world.deployments.has(ownDeploymentId('hangs'))).toBe(false);
   });
-
-  it('reaches them also when the transition was terminated and only the deletion is left', async () => {
-    await server.place('left', 'active');
-    let held = true;
-    server.overrides.set('left', (activity) =>
-      activity === 'deleteOwn' && held
-        ? { kind: 'deleting', left: ['Deployment'], why: 'held by a finalizer, says the test' }
-        : undefined,
-    );
-    await w.pays('left', null);
-    await reached('left', 'deleteOwn');
-    await handle(workspaceWorkflowId('left')).terminate('test');
-    await handle(transitionWorkflowId('left')).terminate('test');
-    w.world.connect('left', 'left-d', 'v1');
-    await w.nudge('left');
-    await w.until(
-      'the free route lists the new connection',
-      () =>
-        w.world.liveRows('left').some((row) => row.class === 'free' && row.connections.includes('left-d')),
-      50,
-      20_000,
-    );
-    held = false;
-    await w.nudge('left');
-    await w.settled('left');
-    expect(w.world.deployments.has(ownDeploymentId('left'))).toBe(false);
-  });
 });

@@ -102,30 +102,6 @@ describe('shard', () => {
     expect(w.world.serves(SHARD, 'good', 'good-c')).toBe(true);
   });
 
-  it('hears the remedy of a config that cannot be rendered at once, however long it was blocked', async () => {
-    await wishFor('good');
-    await w.settled('good');
-    await w.shardsIdle();
-    let tooLarge = true;
-    w.override = (activity) =>
-      activity === 'rollShard' && tooLarge
-        ? { kind: 'blocked', code: 'config-too-large', why: 'bad is too large' }
-        : undefined;
-    await wishFor('bad');
-    await w.until('blocked', async () => (await w.description(shardWorkflowId(SHARD))).blocked !== null);
-    await w.pass(60 * MINUTE);
-    const rollouts = () =>
-      w.calls.filter((c) => c.activity === 'rollShard' && c.outcome === 'applied').length;
-    const before = rollouts();
-    tooLarge = false;
-    await w.change('bad', (world) => world.connect('bad', 'bad-c', 'mended'));
-    const mendedAt = w.world.nowMs;
-    await w.until('a rollout', () => rollouts() > before);
-    expect(w.world.nowMs - mendedAt).toBeLessThan(30_000);
-    await w.settled('bad');
-    await w.shardsIdle();
-  });
-
   it('forgets a member that left with its next rollout, not with one of its own', async () => {
     await wishFor('stays');
     await wishFor('goes');

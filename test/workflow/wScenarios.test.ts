@@ -2,7 +2,7 @@
 import { ApplicationFailure } from '@temporalio/activity';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ownDeploymentId } from '../../src/plan/names.ts';
-import { transitionWorkflowId, workspaceWorkflowId } from '../../src/workflows/messages.ts';
+import { shardWorkflowId, transitionWorkflowId, workspaceWorkflowId } from '../../src/workflows/messages.ts';
 import { openRealServer, type RealServer } from '../support/realServer.ts';
 import type { WorkflowWorld } from '../support/workflowWorld.ts';
 
@@ -148,5 +148,37 @@ describe('an edit while the old deployment hangs in its deletion', () => {
     await w.nudge('hangs');
     await w.settled('hangs');
     expect(w.world.deployments.has(ownDeploymentId('hangs'))).toBe(false);
+  });
+});
+
+/**
+ * Here and not with the other tests of the shard: when a nudge meets the very end of a pause, the time-skipping server
+ * refuses to cancel a timer that has just fired, and holds its clock for good.
+ */
+describe('a shard whose config cannot be rendered', () => {
+  it('hears the remedy at once, however long its pauses have become', async () => {
+    await server.place('large', null);
+    const shard = server.shardOf('large');
+    let tooLarge = true;
+    server.overrides.set(shard, (activity) =>
+      activity === 'rollShard' && tooLarge
+        ? { kind: 'blocked', code: 'config-too-large', why: 'large is too large, says the test' }
+        : undefined,
+    );
+    await w.change('large', (world) => world.connect('large', 'large-c', 'v2'));
+    // 2, 4 and 8 seconds are over; the next pause is 16.
+    const tries = () => w.calls.filter((c) => c.subject === shard && c.outcome === 'blocked').length;
+    await w.until('the fourth try', () => tries() >= 4, 50, 60_000);
+    expect((await w.description(shardWorkflowId(shard))).blocked).toMatchObject({ code: 'config-too-large' });
+    const applied = () =>
+      w.calls.filter((c) => c.subject === shard && c.activity === 'rollShard' && c.outcome === 'applied')
+        .length;
+    const before = applied();
+    tooLarge = false;
+    const mended = performance.now();
+    await w.change('large', (world) => world.connect('large', 'large-c', 'mended'));
+    await w.until('the rollout', () => applied() > before, 20, 30_000);
+    expect((performance.now() - mended) / 16_000).toBeLessThan(0.5);
+    await w.settled('large');
   });
 });
